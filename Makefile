@@ -37,9 +37,9 @@ PIP      := -m pip --disable-pip-version-check install --quiet
 EDITABLE := --config-settings=editable.mode=inplace --config-settings=wheel.cmake=false
 FRAME    := pyproject.toml Makefile constraints
 
-.PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env sanitize emulated \
-	golden ext lint format docs bench test-schemas test-tool-calls first-hour kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size wheel lock \
-	release-check clean _env _test-env _oracle-env _clients-env _release-env _build-env _ext
+.PHONY: help env serve test test-env test-slow test-oracle test-clients oracle-env clients-env guidellm-env sanitize emulated \
+	golden ext lint format docs gallery bench test-schemas test-tool-calls first-hour kills fuzz probes overload vanish soak paired figures gpu-check native-mutants env-size wheel lock \
+	release-check clean _env _test-env _oracle-env _clients-env _guidellm-env _release-env _build-env _ext
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
@@ -69,6 +69,7 @@ help:
 	@echo "make release-check  hashed locks up to date, bill of materials, known weaknesses of what is locked"
 	@echo "make lock         resolve the hashed locks anew (constraints/runtime.txt, wheel.txt)"
 	@echo "make wheel        dist/octavo-*.whl: installs in seconds where no compiler is (same Python version, same kind of CPU)"
+	@echo "make gallery      the plots of README.md and docs/how-to/measure.md, drawn from benchmarks/results"
 	@echo "make ext | lint | format | docs | clean"
 
 # --- environments -------------------------------------------------------------------------------
@@ -119,6 +120,14 @@ _clients-env:
 	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
 		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \
 			[ ! -f node_modules/$$each ] || node node_modules/$$each; done
+
+guidellm-env:
+	@$(ONCE) .make/guidellm-env --makes .venv-guidellm/bin/guidellm constraints/guidellm.txt -- $(MAKE) --no-print-directory _guidellm-env
+
+_guidellm-env:
+	@echo "making .venv-guidellm (another client to measure beside octavo bench; large)"
+	@$(PYTHON) -m venv .venv-guidellm
+	@.venv-guidellm/bin/python $(PIP) -r constraints/guidellm.txt
 
 release-env:
 	@$(ONCE) .make/release-env --makes $(RELEASE) constraints/release.txt -- $(MAKE) --no-print-directory _release-env
@@ -211,8 +220,12 @@ format: test-env
 	@$(TEST) -m ruff check --fix .
 	@$(TEST) -m ruff format .
 
-docs: test-env
+docs: gallery
 	@$(TEST) scripts/reference_pages.py
+
+# The plots of README.md and docs/how-to/measure.md, from benchmarks/results.
+gallery: test-env
+	@$(TEST) scripts/gallery.py --write
 
 bench: env oracle-env
 	@$(RUNTIME) benchmarks/decode.py --peer-python $(ORACLE) $(if $(RESULT),--write)
@@ -271,6 +284,6 @@ gpu-check:
 	@PYTHONPATH=src:benchmarks $(if $(GPU_PYTHON),$(GPU_PYTHON),python3) -m gpu $(ARGS)
 
 clean:
-	rm -rf .make .venv .venv-test .venv-oracle .venv-clients .venv-build build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .make .venv .venv-test .venv-oracle .venv-clients .venv-guidellm .venv-build build dist .mypy_cache .ruff_cache .pytest_cache
 	rm -f src/octavo/kernels/*.so
 	find src tests benchmarks examples scripts -name __pycache__ -type d -prune -exec rm -rf {} +

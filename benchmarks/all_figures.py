@@ -61,6 +61,10 @@ PARTS = (
     Part("speed", 4, f"{PYTHON} benchmarks/watermark.py cost --write"),
     Part("speed", 8, f"{PYTHON} benchmarks/watermark.py cost --model gemma3-270m --write"),
     Part("speed", 2, f"{RECORD} ablate -- {OCTAVO} bench ablate smollm2 --json"),
+    Part("speed", 3, f"{RECORD} sweep -- {OCTAVO} bench sweep smollm2 --json"),
+    Part("speed", 5, f"{PYTHON} benchmarks/plan_beside.py --write"),
+    Part("speed", 5, f"{PYTHON} benchmarks/compare_twice.py --write"),
+    Part("speed", 8, f"make guidellm-env && {PYTHON} benchmarks/bench_beside.py --write"),
     Part("speed", 1, f"{RECORD} scheduler_cost -- {PYTHON} benchmarks/scheduler_cost.py --json"),
     Part("speed", 3, f"{PYTHON} benchmarks/overload.py --write"),
     Part("speed", 1, f"{PYTHON} benchmarks/restart.py --write"),
@@ -76,6 +80,7 @@ PARTS = (
     Part("counts", 1, "make test-schemas RESULT=1"),
     Part("counts", 0.2, "make test-tool-calls RESULT=1"),
     Part("counts", 3, f"{RECORD} env-size -- python3 scripts/env_size.py --fresh --json"),
+    Part("counts", 3, f"{RECORD} image -- .venv/bin/python scripts/image.py --json"),
     Part("counts", 5, f"{RECORD} compiled -- env PYTHONPATH=src:tests"
          " .venv-test/bin/python -m support.compile_kernels 90 --json"),
     Part("counts", 2, tests("against-transformers", QUICK, "tests/llm/test_against_transformers.py")),
@@ -111,6 +116,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"took {(time.monotonic() - since) / 60:.1f} min", flush=True)
     if not options.list:
         subprocess.run([sys.executable, "scripts/figures.py", "--write"], cwd=ROOT, check=False)
+        subprocess.run([PYTHON, "scripts/gallery.py", "--write"], cwd=ROOT, check=False)
     for command in failed:
         print(f"FAILED: {command}", file=sys.stderr)
     return int(bool(failed) or not parts)

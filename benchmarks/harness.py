@@ -130,19 +130,47 @@ class Server:
             self._process.communicate()
 
 
-def put_load(url: str, seed: int, **flags: int) -> dict[str, Any]:
-    """`octavo bench load` in a process of its own: what it saw and what it cost.
+def put_load(
+    url: str,
+    seed: int,
+    *,
+    users: int,
+    requests: int,
+    prompt_tokens: int,
+    max_tokens: int,
+    timeout: int = 1800,
+) -> dict[str, Any]:
+    """`octavo bench serve` in a process of its own: users who wait for an answer before they ask again.
+
+    Returns: what they saw, times in ms, and what asking took of the machine.
 
     Raises:
         RuntimeError: a request failed.
     """
+    flags = {
+        "num_prompts": requests, "max_concurrency": users, "random_input_len": prompt_tokens,
+        "random_output_len": max_tokens, "num_warmups": 0, "seed": seed, "timeout": timeout,
+    }  # fmt: skip
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
-    command = [sys.executable, "-m", "octavo", "bench", "load", url, "--seed", str(seed), "--json", *words]
+    command = [sys.executable, "-m", "octavo", "bench", "serve", url, "--ignore-eos", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"octavo bench load: {done.stderr.strip() or done.stdout.strip()}")
+        raise RuntimeError(f"octavo bench serve: {done.stderr.strip() or done.stdout.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    if found["completed"] != requests:
+        raise RuntimeError(
+            f"octavo bench serve: {found['completed']} of {requests} were answered: {found['errors']}"
+        )
+    times = {
+        f"{name}_{share}": found[f"{share}_{figure}_ms"]
+        for name, figure in (("ttft", "ttft"), ("gap", "itl"), ("latency", "e2el"))
+        for share in ("p50", "p99")
+    }
+    return {
+        "output_tokens": found["total_output_tokens"], "seconds": found["duration"],
+        "output_rate": found["output_throughput"], **times,
+        "cpu_seconds": found["client_cpu_seconds"], "cpu_share": found["client_cpu_share"],
+    }  # fmt: skip
 
 
 def python_with(module: str, wished: str | None = None) -> str | None:

@@ -3,7 +3,7 @@
     .venv/bin/python benchmarks/peers_serving.py --llama-server PATH [--options '{"isa": "avx2"}'] [--write]
 
 32 users send prompts of 130 random tokens and read 64 tokens each, over loopback, 96 requests a round, from
-one load generator (`octavo bench load`) that asks both servers the same. llama-server runs at its best:
+one load generator (`octavo bench serve`) that asks both servers the same. llama-server runs at its best:
 before the rounds each of its settings is tried alone, the file (as shipped, or requantized to Q4_0), flash
 attention on and off, the physical batch, and a KV cache for each user or one for all; what was tried is in
 the result. Octavo's side is the faster of both files. Printed is the ratio of the medians of output tokens

@@ -25,6 +25,7 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.errors import OctavoError
 from octavo.kernels.ops import F32
+from octavo.models.layers import Use
 from octavo.quant.grid import nearest
 from octavo.quant.writer import Choice, Folding, Met, read_back, writer_of
 from octavo.quant.writer import as_stored as stored_as
@@ -89,7 +90,8 @@ def loaded_layers(path: Path, options: argparse.Namespace, take: Callable[[Layer
 
     def meet(weight: StoredWeight, x: F32) -> None:
         for named in weight.named():
-            if named.shape == model.matrices[named.name][0] and named.use.value == "projection":
+            shape, use = model.matrices[named.name]
+            if named.shape == shape and use is Use.PROJECTION:
                 take((named.name.removesuffix(".weight"), named.dequantize(), x))
 
     run(model, ids, meet)

@@ -55,6 +55,32 @@ struct EditsOf {
     }
 };
 
+// kernels.draws.Lifted: rows that share a table of sets, in which some are to be made.
+struct LiftedOf {
+    Result<uint32_t, 2> table;
+    Ints lines;
+    Array<float, 1> deltas;
+
+    LiftedOf(const nb::object& lifted, int64_t vocab, OtherRows& others)
+        : table(named<Result<uint32_t, 2>>(lifted, "table")), lines(named<Ints>(lifted, "lines")),
+          deltas(named<Array<float, 1>>(lifted, "deltas")) {
+        others.lifted = nb::cast<std::vector<int32_t>>(lifted.attr("places"));
+        if (static_cast<int64_t>(table.shape(1)) != (vocab + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
+        if (lines.shape(0) != others.lifted.size() || deltas.shape(0) != others.lifted.size())
+            throw std::invalid_argument("arrays of lifted rows differ in length");
+        for (size_t i = 0; i < lines.shape(0); i++) line(lines.data()[i]);
+        for (const auto& [seed, count, at] : nb::cast<std::vector<std::tuple<uint32_t, int64_t, int64_t>>>(lifted.attr("made"))) {
+            if (count < 0 || count > vocab) throw std::invalid_argument("no such part of a vocabulary");
+            others.lists.push_back({seed, count, line(at)});
+        }
+        others.boost = {.boost = table.data(), .deltas = deltas.data(), .lines = lines.data()};
+    }
+    uint32_t* line(int64_t at) const {
+        if (at < 0 || at >= static_cast<int64_t>(table.shape(0))) throw std::invalid_argument("the table has no such line");
+        return table.data() + static_cast<size_t>(at) * table.shape(1);
+    }
+};
+
 struct ScoresOf {
     Result<double, 1> logprobs;
     Result<int64_t, 1> ranks;
@@ -169,9 +195,10 @@ DecodeRows decode_rows(const nb::object& rows) {
             .sliding_pages = sliding ? sliding->data() : nullptr};
 }
 
-// asked, scored: kernels.draws.Asked and Scored, or None.
+// asked, scored, lifted: kernels.draws.Asked, Scored and Lifted, or None.
 std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
-                            std::vector<int32_t> left, const nb::object& asked, const nb::object& scored) {
+                            std::vector<int32_t> left, const nb::object& asked, const nb::object& scored,
+                            const nb::object& lifted) {
     OtherRows others{.left = std::move(left)};
     nb::object refuses;
     std::optional<Array<uint32_t, 1>> mask;
@@ -187,6 +214,8 @@ std::vector<int32_t> decode(Decoder& decoder, const std::vector<int32_t>& rows, 
         others.scored = nb::cast<std::vector<int32_t>>(scored.attr("places"));
         others.scores = scores.emplace(scored.attr("scores")).view(others.scored.size());
     }
+    std::optional<LiftedOf> boost;
+    if (!lifted.is_none()) boost.emplace(lifted, decoder.vocab(), others);
     std::vector<int32_t> drawn;
     nb::gil_scoped_release release;
     std::optional<nb::gil_scoped_acquire> held; // from the first question on: each return may have to wait for others
@@ -216,7 +245,8 @@ void bind_sampling(nb::module_& m) {
     m.def("green_list", [](uint32_t seed, int64_t vocab, int64_t count, const Result<uint32_t, 1>& bits) {
         if (static_cast<int64_t>(bits.shape(0)) != (vocab + 31) / 32) throw std::invalid_argument("a list has a bit for each token");
         nb::gil_scoped_release release;
-        green_list(seed, vocab, count, bits.data());
+        static const Kernels* kernels = choose_kernels("auto"); // once: asking a virtual machine's CPU takes longer than a list
+        green_list(*kernels->sample, seed, vocab, count, bits.data());
     }, "seed"_a, "vocab"_a, "count"_a, "bits"_a.noconvert());
     nb::class_<Sampler>(m, "Sampler")
         .def("__init__", [](Sampler* self, std::shared_ptr<Pool> pool, const std::string& isa, int64_t vocab) {
@@ -233,7 +263,7 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
         .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a.none() = nb::none(),
-             "scored"_a.none() = nb::none())
+             "scored"_a.none() = nb::none(), "lifted"_a.none() = nb::none())
         .def("verify", [](Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,
                           const Drafts& drafts) {
             std::vector<std::vector<int32_t>> drawn;

@@ -105,12 +105,13 @@ void Decoder::gather_sliding(const std::vector<int32_t>& rows, const std::vector
 }
 
 void Decoder::sort_out(size_t rows, const OtherRows& others) {
-    asked_.assign(rows, 0), left_.assign(rows, 0), scored_.assign(rows, 0);
-    for (const auto& [places, flags] :
-         {std::pair(&others.left, &left_), std::pair(&others.asked, &asked_), std::pair(&others.scored, &scored_)})
+    asked_.assign(rows, 0), left_.assign(rows, 0), scored_.assign(rows, 0), lifted_.assign(rows, 0);
+    for (const auto& [places, flags] : {std::pair(&others.left, &left_), std::pair(&others.asked, &asked_),
+                                        std::pair(&others.scored, &scored_), std::pair(&others.lifted, &lifted_)})
         for (const int32_t i : *places) {
             const auto at = static_cast<size_t>(i);
-            require(i >= 0 && at < rows && !asked_[at] && !left_[at] && !scored_[at], "a place is no row's, or one of two kinds");
+            require(i >= 0 && at < rows && !asked_[at] && !left_[at] && !scored_[at] && !lifted_[at],
+                    "a place is no row's, or one of two kinds");
             (*flags)[at] = 1;
         }
 }
@@ -122,13 +123,14 @@ void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>&
     drawn.assign(rows.size(), -1);
     last_rows_ = rows;
     whole_.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || scored_[i] || params_[i].temperature != 0.0f;
+    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || scored_[i] || lifted_[i] || params_[i].temperature != 0.0f;
     const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
     const double begin = seconds();
     program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
     const double computed = seconds();
     chose_.assign(rows.size(), 0);
     for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
+    sampler_.make(others.lists); // now: the pool is awake
     ask(refusal, drawn);
     draw(refusal, others, drawn);
     forward_s_ += computed - begin;
@@ -157,21 +159,25 @@ void Decoder::draw(const Refusal& refusal, const OtherRows& others, std::vector<
     which_.clear();
     for (size_t i = 0; i < drawn.size(); i++) {
         if (left_[i]) drawn[i] = kLeft;
-        if (left_[i] || scored_[i]) last_rows_[i] = -1;
+        if (left_[i] || scored_[i] || lifted_[i]) last_rows_[i] = -1;
         else if (!chose_[i]) which_.push_back(static_cast<int32_t>(i));
     }
-    draw_some(refusal, {}, drawn);
+    draw_some(refusal, {}, {}, drawn);
     which_ = others.scored;
-    draw_some({}, others.scores, drawn);
+    draw_some({}, {}, others.scores, drawn);
+    which_ = others.lifted;
+    draw_some({}, others.boost, {}, drawn);
 }
 
-void Decoder::draw_some(const Refusal& refusal, const ScoresView& scores, std::vector<int32_t>& drawn) {
+void Decoder::draw_some(const Refusal& refusal, const EditsView& edits, const ScoresView& scores,
+                        std::vector<int32_t>& drawn) {
     if (which_.empty()) return;
     SampleBatch batch{.logits = logits(),
                       .rows = static_cast<int64_t>(which_.size()),
                       .vocab = sampler_.vocab(),
                       .params = params_.data(),
                       .positions = positions_.data(),
+                      .edits = edits,
                       .token = drawn.data(),
                       .scores = scores};
     if (which_.size() == drawn.size() && std::is_sorted(which_.begin(), which_.end())) return draw(batch, refusal); // all, in order

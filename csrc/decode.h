@@ -20,10 +20,13 @@ struct DecodeRows {
 };
 
 // Places in a step's rows, each once: of rows whose draws are left to whoever has their logits, of those whose tokens are
-// asked about (Refusal), and of those whose log-probabilities go to the scores, in the same order.
+// asked about (Refusal), of those whose log-probabilities go to the scores, and of those that the boost lifts; the latter
+// two have a line each, in the same order. lists: what the boost holds once they are made.
 struct OtherRows {
-    std::vector<int32_t> left, asked, scored;
+    std::vector<int32_t> left, asked, scored, lifted;
     ScoresView scores = {};
+    EditsView boost = {};
+    std::vector<GreenList> lists = {};
 };
 
 using Drafts = std::vector<std::vector<int32_t>>; // of each row
@@ -77,7 +80,7 @@ private:
     void sort_out(size_t rows, const OtherRows& others);
     void draw(const Refusal& refusal, const OtherRows& others, std::vector<int32_t>& drawn);
     // Of the rows which_, of their logits.
-    void draw_some(const Refusal& refusal, const ScoresView& scores, std::vector<int32_t>& drawn);
+    void draw_some(const Refusal& refusal, const EditsView& edits, const ScoresView& scores, std::vector<int32_t>& drawn);
     void draw(const SampleBatch& batch, const Refusal& refusal);
     void ask(const Refusal& refusal, std::vector<int32_t>& drawn);
     void gather_sliding(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
@@ -93,7 +96,7 @@ private:
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
     // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.
-    std::vector<uint8_t> asked_, left_, scored_, whole_, chose_;
+    std::vector<uint8_t> asked_, left_, scored_, lifted_, whole_, chose_;
     std::vector<int32_t> last_rows_; // of the last step; -1 where no token may be drawn again
     // Of rows that are drawn apart from others.
     std::vector<int32_t> which_, which_tokens_;

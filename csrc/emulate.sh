@@ -14,7 +14,8 @@ builder=${BUILD_PYTHON:-$python}
 root=$(cd "$(dirname "$0")/.." && pwd)
 build=$root/build/emulate
 export OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE=1
-suite="tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_steps.py tests/kernels/test_cpu_ops.py tests/kernels/test_cpu_program.py
+suite="tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_steps.py tests/kernels/test_cpu_ops.py
+    tests/kernels/test_cpu_program.py
     tests/kernels/test_cpu_attention.py tests/kernels/test_cpu_decoder.py tests/kernels/test_cpu_head.py tests/kernels/test_cpu_choice.py
     tests/sampling/test_native.py"
 

@@ -37,6 +37,7 @@ struct EditsView {
     const uint32_t* mask = nullptr;  // [rows, ceil(vocab / 32)]
     const uint32_t* boost = nullptr; // likewise: the tokens whose logits get the row's delta
     const float* deltas = nullptr;   // [rows], with boost
+    const int32_t* lines = nullptr;  // [rows]: the row's line of boost, which may have others then; null: in order
 };
 
 // Where log-probabilities go, for rows whose params ask for them.
@@ -84,8 +85,14 @@ private:
     uint32_t words_[4];
 };
 
-// The first `count` of a seeded permutation of the vocabulary, as bits that are set beside those there.
-void green_list(uint32_t seed, int64_t vocab, int64_t count, uint32_t* bits);
+struct GreenList { // to be made
+    uint32_t seed;
+    int64_t count;
+    uint32_t* bits;
+};
+
+// The first `count` of a seeded permutation of the vocabulary, as bits.
+void green_list(const SamplePasses& pass, uint32_t seed, int64_t vocab, int64_t count, uint32_t* bits);
 
 // log of a positive normal number, as sampling/elementary.py has it.
 double log_of(double x);
@@ -127,6 +134,8 @@ public:
     // And ask the refusal about each token, one after the other on the calling thread, while others draw. Refused rows
     // are drawn again. What it throws ends the batch.
     void sample(const SampleBatch& batch, const Refusal& refusal);
+    // Each has bits of its own, and 0 <= count <= vocab().
+    void make(const std::vector<GreenList>& lists);
 
 private:
     class Row;

@@ -29,7 +29,7 @@ void Sampler::Row::change(const SampleParams& p, bool masked) {
     const EditsView& b = batch_->edits;
     std::memcpy(own_, raw_, static_cast<size_t>(vocab_) * sizeof(float));
     for (int64_t e = b.bias.begin(row_); e < b.bias.end(row_); e++) own_[b.bias.tokens[e]] += b.bias.values[e];
-    if (boosted()) pass_->boost(own_, b.boost + row_ * words(), b.deltas[row_], vocab_);
+    if (boosted()) pass_->boost(own_, boost_bits(), b.deltas[row_], vocab_);
     for (int64_t e = b.banned.begin(row_); e < b.banned.end(row_); e++)
         own_[b.banned.tokens[e]] = -std::numeric_limits<float>::infinity();
     if (masked) pass_->mask(own_, mask_, vocab_);
@@ -81,8 +81,13 @@ void Sampler::Row::edit() {
 void Sampler::Row::apply(bool masked) {
     if (edited(masked)) {
         if (edited(false)) {
-            change(*params_, masked);
-            pass_->maxima(own_, vocab_, own_maxima_);
+            if (!masked && only_boosted()) {
+                const EditsView& e = batch_->edits;
+                pass_->lift(raw_, boost_bits(), e.deltas[row_], vocab_, own_, own_maxima_);
+            } else {
+                change(*params_, masked);
+                pass_->maxima(own_, vocab_, own_maxima_);
+            }
         } else {
             copy_allowed();
         }

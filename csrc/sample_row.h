@@ -83,6 +83,14 @@ private:
     }
     bool edited(bool masked) const;
     bool boosted() const { return batch_->edits.boost && batch_->edits.deltas[row_] != 0.0f; }
+    bool only_boosted() const {
+        const EditsView& e = batch_->edits;
+        return boosted() && !e.bias.has(row_) && !e.banned.has(row_) && !e.seen.has(row_);
+    }
+    const uint32_t* boost_bits() const {
+        const EditsView& e = batch_->edits;
+        return e.boost + (e.lines ? e.lines[row_] : row_) * words();
+    }
     void change(const SampleParams& p, bool masked);
     void apply(bool masked);
     void copy_allowed();

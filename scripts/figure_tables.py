@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import figure_measuring
 import figure_speculation
 import figure_watermark
 from figure_runs import At, Result, Row, Table, value_at
@@ -173,6 +174,7 @@ def scheduler(with_prompt: bool) -> At:
 
 ROOFLINE = "octavo bench roofline smollm2"
 SMOLLM2, GEMMA = {"settings/model": "smollm2"}, {"settings/model": "gemma3-270m"}
+IMAGE = "scripts/image.py"
 FOOTPRINT, GRAMMAR = "benchmarks/footprint.py --write", "benchmarks/grammar_cost.py --repeat 24 --write"
 
 CPU = Table((
@@ -225,6 +227,12 @@ CPU = Table((
         "benchmarks/quality.py TEXT --windows 40 --write"),
     Row("a fresh `pip install .`", "env-size", ("result/total_mb",), ("{0:.0f} MB",), "make env-size",
         most=200, bound="{:g} MB"),
+    Row("the image unpacked, its steps run in a folder without a container engine; about 130 MB are its base",
+        "image", ("result/with_base_unpacked_mb", "result/unpacked_mb"), ("{0:.0f} MB (its own {1:.0f})",),
+        IMAGE, most=330, bound="{:g} MB"),
+    Row("the same to pull; about 47 MB are its base", "image",
+        ("result/with_base_packed_mb", "result/packed_mb"), ("{0:.0f} MB (its own {1:.0f})",), IMAGE,
+        most=130, bound="{:g} MB"),
 ))  # fmt: skip
 
 ABLATE, OVERLOAD = "octavo bench ablate smollm2", "benchmarks/overload.py --write"
@@ -581,6 +589,6 @@ TABLES = {
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
     "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
-    **figure_speculation.TABLES, **figure_watermark.TABLES,
+    **figure_measuring.TABLES, **figure_speculation.TABLES, **figure_watermark.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""

@@ -194,8 +194,9 @@ def main(arguments: Sequence[str]) -> int:
         container = Container(folder)
         checks = list(tried(container, str(own)))
     found: dict[str, Any] = {
-        "unpacked_mb": round(unpacked, 1), "compressed_mb": round(packed, 1),
-        "with_base_mb": [round(unpacked + BASE_MB, 1), round(packed + BASE_PACKED_MB, 1)],
+        "unpacked_mb": round(unpacked, 1), "packed_mb": round(packed, 1),
+        "with_base_unpacked_mb": round(unpacked + BASE_MB, 1),
+        "with_base_packed_mb": round(packed + BASE_PACKED_MB, 1),
         "checks": [{"what": what, "holds": holds, "said": said} for what, holds, said in checks],
     }  # fmt: skip
     if options.json:

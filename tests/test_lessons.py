@@ -175,7 +175,7 @@ def test_a_script_serves_the_client(name: str, smollm2_path: Path) -> None:
 
 def kind_of(shown: str) -> tuple[str, str]:
     """(what kind of thing shows a row, the rest of it)."""
-    for kind in ("refused: octavo ", "octavo ", "absent: ", "differs: "):
+    for kind in ("refused: octavo ", "octavo ", "differs: "):
         if shown.startswith(kind):
             return kind.strip(": ").split(":")[0], shown.removeprefix(kind)
     head = shown.partition("/")[0]
@@ -238,8 +238,6 @@ def shown_state(kind: str, rest: str, passed: Callable[[str], bool]) -> str:
             words, _, named = rest.partition(" -> ")
             done = outcome(command(*shlex_words(words)), env=environment())
             return REFUSED if done.returncode and named in done.stderr else FAILS
-        case "absent":
-            return WORKS if page_says(rest) else REFUSED
         case "differs":
             return DIFFERS
     return WORKS if page_says(rest) else FAILS
@@ -270,8 +268,6 @@ def test_a_rows_state_is_what_comes_of_it() -> None:
     assert state_of({"shown": [*row["shown"], "differs: x"]}, passed) == DIFFERS
     assert state_of({"shown": [*row["shown"], "tests/bad", "differs: x"]}, passed) == FAILS
     assert state_of({"shown": ["docs/reading/times.md: TTFT squared"]}, passed) == FAILS
-    assert state_of({"shown": ["absent: docs/reading/times.md: TTFT squared"]}, passed) == REFUSED
-    assert state_of({"shown": ["absent: docs/reading/times.md: TTFT"]}, passed) == WORKS
     words = "refused: octavo serve smollm2 --no-such-flag -> "
     assert state_of({"shown": [f"{words}--no-such-flag"]}, passed) == REFUSED
     assert state_of({"shown": [f"{words}another word"]}, passed) == FAILS

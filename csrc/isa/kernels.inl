@@ -46,4 +46,5 @@ SIMD void prefetch_next(Ahead& a) {
 #include "rows.inl"
 #include "prepare.inl"
 #include "cut.inl"
+#include "green.inl"
 #include "sample.inl"

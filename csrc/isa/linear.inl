@@ -1,9 +1,10 @@
 // y = epilogue(x W^T). A tile is one weight panel (16 rows) by one activation panel (C tokens).
 //
 // Per output and block of 32: the integer dot product is exact; then z = fma(dot, scale * d, z) and, with minima,
-// z = fma(minimum, u, z); of U2 and U3 that product is of integers with their steps (steps.inl). For U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
+// z = fma(minimum, u, z). For U4 the minimum first and z = fma(dot * scale, d, z) last, as what takes integer
 // scales rounds that product; blocks ascending. Nothing else decides an output's bits, so they depend neither on
-// C nor on who computes the tile. (S8By16: two dot products and scales a block.)
+// C nor on who computes the tile. (S8By16: two dot products and scales a block. U2 and U3: the products meet
+// their steps as integers, steps.inl.)
 
 // Zero points are minima of -scale z, which is exact: f16 has 11 bits and z at most 7.
 //

@@ -68,6 +68,16 @@ template <bool ADDS> SIMD void by_bits(float* z, const uint32_t* bits, float x, 
 void sample_mask(float* z, const uint32_t* mask, int64_t count) { by_bits<false>(z, mask, -__builtin_inff(), count); }
 void sample_boost(float* z, const uint32_t* bits, float delta, int64_t count) { by_bits<true>(z, bits, delta, count); }
 
+// A chunk at a time: what is written is still at hand where its maximum is sought.
+void sample_lift(const float* z, const uint32_t* bits, float delta, int64_t count, float* lifted, float* maxima) {
+    for (int64_t start = 0; start < count; start += kChunk, maxima++) {
+        const int64_t size = count - start < kChunk ? count - start : kChunk;
+        __builtin_memcpy(lifted + start, z + start, (size_t)size * sizeof(float));
+        sample_boost(lifted + start, bits + start / 32, delta, size);
+        sample_maxima(lifted + start, size, maxima);
+    }
+}
+
 // Lanes added up token after token, then by halves.
 double sum_lanes(const float* w) {
     D4 lane[4] = {};
@@ -175,8 +185,10 @@ const SamplePasses kSamplePasses = {
     .maxima = sample_maxima,
     .mask = sample_mask,
     .boost = sample_boost,
+    .lift = sample_lift,
     .weights = sample_weights,
     .sums = sample_sums,
     .exp = sample_exp,
     .at_least = sample_at_least,
+    .green = sample_green,
 };

@@ -61,7 +61,7 @@ _ON_LOAD = {
     "load_in_8bit": 'quantization="int8"',
     "quantization_config": 'quantization="nf4" or "int8", or ask octavo.compat.AutoModelForCausalLM',
 }
-"""What loaders of transformers call the same thing."""
+"""Arguments of transformers' loaders -> what LLM takes instead."""
 
 _INSTEAD = {"draft_model": ': give speculative_config={"method": "draft", "model": ...}'}
 """What to give for a name that Octavo does not take, where it does the thing."""

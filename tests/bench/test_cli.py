@@ -7,10 +7,9 @@ import sys
 
 import pytest
 
-from octavo.bench.load import LoadResult
 from octavo.cli import main
 from octavo.cli._bench import numbers
-from octavo.cli.bench import DEFAULT, print_load
+from octavo.cli.bench import DEFAULT
 from octavo.errors import InvalidRequestError
 
 SMALL = ["--max-model-len", "128", "--num-pages", "64", "--num-runs", "1"]
@@ -47,23 +46,6 @@ def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
     assert "a PNG needs matplotlib" in capsys.readouterr().err
 
 
-def test_the_table_of_a_load(capsys: pytest.CaptureFixture[str]) -> None:
-    figures = dict.fromkeys(("ttft_p50", "ttft_p99", "gap_p50", "gap_p99", "latency_p50", "latency_p99"))
-    common = {"users": 2, "requests": 3, "output_tokens": 12, "seconds": 2.0, "output_rate": 6.0,
-              "cpu_seconds": 0.5, "cpu_share": 0.125}  # fmt: skip
-    print_load(LoadResult(**common, failed=3, errors={"no answer": 3}, **figures))
-    out = capsys.readouterr().out
-    assert "0.0" not in out
-    assert out.splitlines()[-1] == "3 x no answer"
-    measured = dict.fromkeys(figures, 31.25)
-    print_load(LoadResult(**common, failed=0, errors={}, **measured))
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "3 requests, 2 at once, in 2.0 s; 0 failed"
-    assert lines[1] == "12 tokens of answers: 6.0 tok/s"
-    assert lines[3].split() == ["milliseconds", "p50", "p99"]
-    assert [row.split()[-2:] for row in lines[4:7]] == [["31.2", "31.2"]] * 3
-
-
 def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["roofline", "--batch-sizes", "2", "--prompt-tokens", "9", *SMALL]
     found = json.loads(output(capsys, *words, "--json"))
@@ -74,7 +56,7 @@ def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[-1].split()[:2] == ["decode", "2"]
 
 
-@pytest.mark.parametrize("command", [[], ["roofline"], ["load"]])
+@pytest.mark.parametrize("command", [[], ["roofline"], ["serve"]])
 def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", *command, "--help"]) == 0
     assert "--json" in capsys.readouterr().out
@@ -87,8 +69,7 @@ def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixtur
         (["roofline", "--prompt-tokens", "0"], 1, "--prompt-tokens takes positive numbers"),
         (["no-such-model"], 1, "unknown model 'no-such-model'"),
         (["roofline", "--backend", "reference", "--isa", "avx2"], 1, "isa 'avx2' needs the native kernels"),
-        (["load", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),
-        (["load"], 2, "missing argument"),
+        (["serve", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),
         (["--no-such-flag"], 2, "no such option: --no-such-flag"),
     ],
 )

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import tracemalloc
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from octavo.assembly.planning import outline
+from octavo.assembly.planning import outline, stand_in
 from octavo.bench.calibrate import Machine
 from octavo.bench.machines import MACHINES, machine_of
-from octavo.bench.predict import NEAR, Work, as_machine, outlook, speed
+from octavo.bench.predict import NEAR, Bounds, Drafted, Split, Timed, Work, as_machine, outlook, speed
 from octavo.bench.roofline import ModelCost, cost_of
+from octavo.bench.stand_in import StandIn
 from octavo.cli._app import run
 from octavo.config import EngineConfig
+from octavo.engine.step_plan import StepPlan
 from octavo.errors import InvalidRequestError
+from octavo.kernels.outline import Outline
+from octavo.kernels.weight import Layout
+from octavo.models.filled import filled
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -48,31 +56,31 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_step_by_hand() -> None:
     """Bandwidth: (10 GB + batch x 1,000 x 1 MB) / 1 TB/s; arithmetic: batch x 1 ms."""
-    one = speed(COST, MACHINE, WORK, 1)
+    one = speed(Bounds(COST, MACHINE), WORK, 1)
     assert (one.tpot, one.limit, one.fits) == (pytest.approx(11.0), "bandwidth", True)
     assert one.rate == pytest.approx(1000 / 11)
     assert one.ttft == pytest.approx(900.0), "900 tokens at 1 ms; two chunks of weights take 20 ms"
     assert one.latency == pytest.approx(900 + 199 * 11)
-    many = speed(COST, MACHINE, WORK, 50)
+    many = speed(Bounds(COST, MACHINE), WORK, 50)
     assert many.tpot == pytest.approx(60.0)
     assert many.rate == pytest.approx(50 / 0.060)
-    assert not speed(COST, MACHINE, WORK, 101).fits
+    assert not speed(Bounds(COST, MACHINE), WORK, 101).fits
 
 
 def test_what_limits_and_the_best_batch() -> None:
-    found = outlook(COST, MACHINE, WORK, [1, 8])
+    found = outlook(Bounds(COST, MACHINE), WORK, [1, 8])
     assert [each.batch for each in found.speeds] == [1, 8]
     assert (found.requests, found.ridge, found.held_by) == (100, None, "bandwidth"), (
         "keys and values use it up"
     )
     assert found.best is not None
-    rates = {batch: speed(COST, MACHINE, WORK, batch).rate for batch in range(1, 101)}
+    rates = {batch: speed(Bounds(COST, MACHINE), WORK, batch).rate for batch in range(1, 101)}
     assert found.best.batch == min(b for b, rate in rates.items() if rate >= NEAR * max(rates.values()))
-    few = outlook(COST, MACHINE, Work(900, 200, 512, 5_500), [])
+    few = outlook(Bounds(COST, MACHINE), Work(900, 200, 512, 5_500), [])
     assert few.best is not None
     assert (few.best.batch, few.held_by) == (5, "memory")
     slow = Machine("slow", 1, 1e12, 5e11, 5e11, 1.0)  # arithmetic: batch x 10 ms
-    bound = outlook(COST, slow, WORK, [])
+    bound = outlook(Bounds(COST, slow), WORK, [])
     assert (bound.ridge, bound.held_by) == (2, "arithmetic")
     assert bound.best is not None
     assert bound.best.batch == 2, "from there on more add nothing"
@@ -80,15 +88,99 @@ def test_what_limits_and_the_best_batch() -> None:
 
 def test_the_limit_of_a_token_is_kept() -> None:
     for limit in (11.0, 20.0, 20.5, 59.0):
-        found = outlook(COST, MACHINE, Work(900, 200, 512, 110_000, limit), []).best
+        found = outlook(Bounds(COST, MACHINE), Work(900, 200, 512, 110_000, limit), []).best
         assert found is not None
         assert found.tpot <= limit
-    allowed = outlook(COST, MACHINE, Work(900, 200, 512, 110_000, 20.0), [])
+    allowed = outlook(Bounds(COST, MACHINE), Work(900, 200, 512, 110_000, 20.0), [])
     assert allowed.best is not None
     assert (allowed.best.batch, allowed.held_by) == (10, "TPOT")
-    assert outlook(COST, MACHINE, Work(900, 200, 512, 110_000, 10.9), []).best is None
-    nothing = outlook(COST, MACHINE, Work(900, 200, 512, 500), [])
+    assert outlook(Bounds(COST, MACHINE), Work(900, 200, 512, 110_000, 10.9), []).best is None
+    nothing = outlook(Bounds(COST, MACHINE), Work(900, 200, 512, 500), [])
     assert (nothing.requests, nothing.best, nothing.ridge) == (0, None, None)
+
+
+def test_a_model_that_devices_share() -> None:
+    """Each has half the bytes and half the arithmetic; of every sum a ring of two sends once its bytes."""
+    cost = dataclasses.replace(COST, attention=((0, None),) * 10, width=1000)
+    two = Bounds(cost, MACHINE, Split(2, link=1e9))
+    sums = 10 * 2 * 1000 * 2  # layers, sums of each, numbers of 2 bytes
+    assert two.decode(1, 1000) == pytest.approx(11.0e-3 / 2 + sums / 1e9)
+    assert two.decode(8, 1000) == pytest.approx(18.0e-3 / 2 + 8 * sums / 1e9)
+    assert two.prompt(900, 512) == pytest.approx(0.9 / 2 + 900 * sums / 1e9)
+    four = Bounds(cost, MACHINE, Split(4, link=1e9))
+    assert four.decode(1, 1000) == pytest.approx(11.0e-3 / 4 + 1.5 * sums / 1e9), "2 x 3 / 4 of a sum's bytes"
+    assert Bounds(cost, MACHINE).decode(1, 1000) == pytest.approx(11.0e-3)
+
+
+def test_drafts_that_a_step_verifies() -> None:
+    """Bandwidth: the same bytes; arithmetic: four rows a sequence. They give 1 + 1/2 + 1/4 + 1/8 tokens."""
+    drafted = Bounds(COST, MACHINE, drafted=Drafted(3, 0.5))
+    one = speed(drafted, WORK, 1)
+    assert one.tpot == pytest.approx(11.0 / 1.875)
+    assert one.rate == pytest.approx(1.875 / 11.0e-3)
+    many = speed(drafted, WORK, 50)
+    assert many.tpot == pytest.approx(4 * 50.0 / 1.875), "arithmetic of 200 rows, 1 ms each"
+    assert many.limit == "arithmetic"
+    assert Drafted(4, 1.0).tokens == 5.0
+    assert Drafted(4, 0.0).tokens == Drafted().tokens == 1.0
+
+
+def test_times_between_those_that_were_taken() -> None:
+    times = Timed(Bounds(COST, MACHINE), ((1, 0.010), (4, 0.016), (8, 0.020)), 0.5)
+    assert [times.decode(batch, 7) for batch in (1, 2, 4, 6, 8, 12)] == pytest.approx(
+        [0.010, 0.012, 0.016, 0.018, 0.020, 0.024]
+    )
+    assert Timed(times.bounds, ((2, 0.010),), 0.5).decode(6, 7) == pytest.approx(0.030)
+    found = outlook(times, WORK, [8])
+    assert found.speeds[0].rate == pytest.approx(8 / 0.020)
+    assert found.speeds[0].ttft == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize("chunk", [7, 16, 64])
+def test_a_stand_in_computes_the_steps_that_it_times(smollm2_path: Path, chunk: int) -> None:
+    """Its steps are the engine's: as many tokens, at the positions of that context, and nothing fails."""
+    model, backend = stand_in(EngineConfig(str(smollm2_path), threads=1))
+    seen: list[tuple[int, int, int]] = []
+
+    class Watched(StandIn):
+        def _runner(self, rows: int, tokens: int, pages: int) -> Any:
+            runner = super()._runner(rows, tokens, pages)
+            submit = runner.submit
+
+            def noted(plan: StepPlan) -> Any:
+                handle = submit(plan)
+                result = handle.result()
+                assert not result.errors
+                seen.append((len(plan.steps), plan.num_tokens, len(result.tokens)))
+                return handle
+
+            runner.submit = noted  # type: ignore[method-assign]
+            return runner
+
+    times = Watched(model, backend, "int16", seconds=0.0)
+    assert times.decode(3, 20) > 0
+    assert set(seen) == {(3, 3, 3)}
+    seen.clear()
+    assert times.prompt(20, chunk) > 0
+    sizes = [min(chunk, 20 - begin) for begin in range(0, 20, chunk)]
+    once = [(1, size, int(place == len(sizes) - 1)) for place, size in enumerate(sizes)]
+    assert seen[: len(once)] == once
+    assert len(seen) % len(once) == 0
+
+
+@pytest.mark.parametrize("layout", [Layout.F32, Layout.BF16, Layout.S8, Layout.U4, Layout.F8, Layout.NF4])
+def test_numbers_in_place_of_an_outline(layout: Layout) -> None:
+    """Of the outline's form, and such that a row meets x of members about 1 with a sum about 1."""
+    if layout in (Layout.F32, Layout.BF16):
+        outline = Outline.floats((64, 256), layout.dtype)
+    else:
+        outline = Outline.coded(layout, (64, 256), 256 // {Layout.F8: 128, Layout.NF4: 64}.get(layout, 32))
+    weight = filled(outline)
+    assert (weight.layout, weight.shape, weight.values.shape) == (layout, (64, 256), outline.values.shape)
+    assert (weight.scale is None) is (outline.scale is None)
+    sizes = np.linalg.norm(weight.dequantize().astype(np.float32), axis=1)
+    assert np.isfinite(sizes).all()
+    assert 0.3 < np.median(sizes) < 3
 
 
 def test_a_model_of_seven_billion(folder: Path) -> None:
@@ -100,7 +192,7 @@ def test_a_model_of_seven_billion(folder: Path) -> None:
     assert cost.weight_bytes == pytest.approx(found.weights - table, rel=0.002), "the table is looked up"
     assert cost.linear_macs + cost.head_macs == pytest.approx(6.607e9, rel=0.001)
     assert cost.kv_bytes == 2 * 32 * 4096 * 2
-    one = speed(cost, Machine("m", 1, 1e12, 1e15, 1e15, 1.0), Work(1, 1, 512, 4096), 1)
+    one = speed(Bounds(cost, Machine("m", 1, 1e12, 1e15, 1e15, 1.0)), Work(1, 1, 512, 4096), 1)
     assert one.rate == pytest.approx(1e12 / (13.48e9 - table + cost.kv_bytes), rel=0.003)
 
 
@@ -132,7 +224,8 @@ def test_a_giant_is_outlined_without_memory(tmp_path: Path, capsys: pytest.Captu
 def test_machines_by_name() -> None:
     for name, machine in MACHINES.items():
         assert machine_of(name) is machine
-        assert machine.source
+        assert "data sheet" in machine.source or "white paper" in machine.source
+        assert bool(machine.memory) is machine.gpu, "a CPU's is what is fitted"
         assert 1 < machine.flops / machine.bandwidth < 1000, "operations a byte"
     assert as_machine(MACHINES["h100"]).tile_rate == pytest.approx(989e12 / 2)
     with pytest.raises(InvalidRequestError, match=r"--machine knows t4, .*h100.*, and not 'x'"):
@@ -168,9 +261,46 @@ def test_this_machine_measured(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--max-model-len", "1024", "--num-pages", "128", "--threads", "1"]
     assert run(["plan", "smollm2", "--measure", "--json", *small]) == 0
     found = json.loads(capsys.readouterr().out)["speed"]
-    assert found["source"] == "measured here"
+    assert found["source"] == "steps timed here"
     assert found["machine"]["bandwidth"] > 0
     assert found["outlook"]["requests"] == 128 * 16 // 640
+    assert [batch for batch, _ in found["steps"]] == [1, 2, 3], "as many as fit"
+    one = found["outlook"]["speeds"][0]
+    assert one["rate"] == pytest.approx(1 / found["steps"][0][1])
+
+
+def test_what_does_not_fit_is_said_at_best(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(folder), "--measure", "--memory", "1", "--threads", "1"]
+    status = run(words)
+    out, err = capsys.readouterr()
+    assert status == 1
+    assert "the weights need" in err or "does not fit" in out
+
+
+def test_several_gpus(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(folder), "--machine", "t4", "--json"]
+    assert run([*words, "--tensor-parallel-size", "4"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["memory"]["devices"] == 4
+    room = 0.9 * 16 * 2**30 - found["memory"]["weights"] / 4
+    assert found["memory"]["num_tokens"] == int(room / (524288 / 4))
+    assert found["speed"]["split"] == {"degree": 4, "link": 16e9}
+    assert run([*words[:-1], "--tensor-parallel-size", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "3.37 GB of weights on each of 4" in text
+    assert "at best on t4 x 4" in text
+
+
+def test_drafts_of_a_machine_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["plan", str(folder), "--machine", "h100", "--json", "--batch-sizes", "1"]
+    assert run(words) == 0
+    plain = json.loads(capsys.readouterr().out)["speed"]["outlook"]["speeds"][0]
+    config = ['--speculative-config={"method": "ngram", "num_speculative_tokens": 4}', "--acceptance", "0.8"]
+    assert run([*words, *config]) == 0
+    found = json.loads(capsys.readouterr().out)["speed"]
+    assert found["drafted"] == {"most": 4, "accepted": 0.8}
+    gain = found["outlook"]["speeds"][0]["rate"] / plain["rate"]
+    assert gain == pytest.approx(sum(0.8**n for n in range(5)), rel=0.01), "of one stream all drafts are free"
 
 
 @pytest.mark.parametrize(
@@ -181,9 +311,21 @@ def test_this_machine_measured(capsys: pytest.CaptureFixture[str]) -> None:
         (["--bandwidth", "nan", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--bandwidth", "-5", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--measure", "--machine", "h100"], "--measure is for this machine"),
+        (["--machine", "h100", "--memory", "inf"], "--memory must be 0 or a positive number"),
+        (["--machine", "h100", "--tensor-parallel-size", "5"], "5 does not divide the 32 KV heads"),
+        (
+            ["--machine", "h100", "--acceptance", "0.5"],
+            "--acceptance is of the drafts of a --speculative-config",
+        ),
+        (["--measure", "--tensor-parallel-size", "2"], "--tensor-parallel-size is for GPUs by name"),
+        (["--measure", "--acceptance", "0.5"], "what drafts gain here octavo bench speculate measures"),
         (["--machine", "h100", "--trace", "no/such"], "no such file"),
-        (["--machine", "epyc-9654", "--prompt-tokens", "5000"], "--max-model-len is 4096"),
-        (["--machine", "epyc-9654", "--batch-sizes", "0"], "--batch-sizes takes positive numbers"),
+        (["--machine", "epyc-9654"], "how much memory epyc-9654 has"),
+        (["--machine", "epyc-9654", "--memory", "64", "--prompt-tokens", "5000"], "--max-model-len is 4096"),
+        (
+            ["--machine", "epyc-9654", "--memory", "64", "--batch-sizes", "0"],
+            "--batch-sizes takes positive numbers",
+        ),
     ],
 )
 def test_errors_are_one_line(

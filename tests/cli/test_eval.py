@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,15 +13,27 @@ import pytest
 
 from octavo.cli import main
 from octavo.lab.quality import WindowScorer
-from support.tiny_engine import save_tiny_llama
-from support.words import random_ids, save_reading_words, text_of
+from support.tiny_engine import VOCAB_SIZE, save_tiny_llama, save_words
 
-CONTEXT, IDS = 32, random_ids(32 * 4 + 7)
+CONTEXT = 32
+
+
+def random_ids(count: int) -> list[int]:
+    """Ids of words that a tiny model knows, no special ones."""
+    rng = random.Random(5)
+    return [rng.randrange(3, VOCAB_SIZE) for _ in range(count)]
+
+
+def text_of(ids: list[int]) -> str:
+    return " ".join(f"w{i}" for i in ids)
+
+
+IDS = random_ids(CONTEXT * 4 + 7)
 
 
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_reading_words(save_tiny_llama(tmp_path_factory.mktemp("tiny")))
+    return save_words(save_tiny_llama(tmp_path_factory.mktemp("tiny")), reads=True)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +42,7 @@ def other(tmp_path_factory: pytest.TempPathFactory) -> Path:
     import torch
     from transformers import LlamaForCausalLM
 
-    folder = save_reading_words(save_tiny_llama(tmp_path_factory.mktemp("other")))
+    folder = save_words(save_tiny_llama(tmp_path_factory.mktemp("other")), reads=True)
     model = LlamaForCausalLM.from_pretrained(folder)
     torch.manual_seed(3)
     with torch.no_grad():
@@ -159,7 +172,7 @@ def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
 def test_what_is_refused(tiny: Path, text: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    save_reading_words(save_tiny_llama(elsewhere), shift=1)
+    save_words(save_tiny_llama(elsewhere), reads=True, shift=1)
     wrong, short, long = (tmp_path / f"{name}.txt" for name in ("wrong", "short", "long"))
     long.write_text(text_of(random_ids(200)))
     wrong.write_bytes(np.arange(128, 255, dtype=np.uint8).tobytes())

@@ -34,6 +34,16 @@ def blocks(page: Path, language: str) -> Iterator[str]:
             yield match[2]
 
 
+def anchors(page: Path) -> set[str]:
+    """Of a page's headings, as GitHub makes them: lower case, words joined by hyphens, no other marks."""
+    text = FENCED.sub("", page.read_text(encoding="utf-8"))
+    plain = (
+        re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
+        for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    )
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in plain}
+
+
 def make_targets() -> set[str]:
     return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
 
@@ -41,9 +51,15 @@ def make_targets() -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_links_lead_somewhere(page: Path) -> None:
     text = FENCED.sub("", page.read_text(encoding="utf-8"))
-    targets = [t.split("#")[0] for t in re.findall(r"\]\(([^)]+)\)", text) if "://" not in t]
-    missing = [target for target in targets if target and not (page.parent / target).exists()]
-    assert not missing
+    targets = [t.partition("#") for t in re.findall(r"\]\(([^)]+)\)", text) if "://" not in t]
+    files = [(page.parent / path if path else page, heading) for path, _, heading in targets]
+    assert [path for path, _ in files if not path.exists()] == []
+    pages = [(path, heading) for path, heading in files if heading and path.suffix == ".md"]
+    assert [(path, heading) for path, heading in pages if heading not in anchors(path)] == []
+
+
+def test_headings_are_found() -> None:
+    assert {"status", "the-engine-in-depth"} <= anchors(ROOT / "docs" / "status.md")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)

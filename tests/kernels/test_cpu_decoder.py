@@ -17,9 +17,11 @@ from octavo.kernels.select import native_available
 if not native_available():
     pytest.skip("the extension is not built", allow_module_level=True)
 
+from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.draws import Asked, RowLogprobs, Scored
+from octavo.kernels.draws import Asked, Boost, Lifted, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
+from octavo.kernels.green_list import reference_green_list
 from octavo.kernels.ops import (
     DecodeRows,
     Inputs,
@@ -28,6 +30,7 @@ from octavo.kernels.ops import (
     Scaling,
     Tensor,
 )
+from octavo.params import SampledToken
 from octavo.sampling.native import make_sampler
 from octavo.sampling.native import scored as with_scores
 from octavo.sampling.sampler import RowError
@@ -40,9 +43,9 @@ ROWS, LENGTH, PAGE, VOCAB = 5, 23, 4, 64
 class Rows:
     """Rows of random tokens, pages and ways to draw, over a model that knows its last token alone."""
 
-    def __init__(self, threads: int, seed: int, vocab: int = VOCAB) -> None:
+    def __init__(self, threads: int, seed: int, vocab: int = VOCAB, isa: str = "auto") -> None:
         rng = np.random.default_rng(seed)
-        backend = CpuBackend(threads)
+        backend = CpuBackend(threads, isa)
         table = backend.pack([random_weight(rng, "u4-min", vocab, 32)])
 
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
@@ -65,9 +68,14 @@ class Rows:
         assert decoder is not None
         self.decoder = decoder
 
-    def wanted(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> SamplingBatch:
-        none = TokenLists.none(len(rows))
-        return SamplingBatch(self.records[rows], self.lengths[rows].astype(np.int64), none, none, none, mask)
+    def wanted(
+        self,
+        rows: list[int],
+        mask: npt.NDArray[np.uint32] | None = None,
+        boost: Boost | None = None,
+    ) -> SamplingBatch:
+        none, positions = TokenLists.none(len(rows)), self.lengths[rows].astype(np.int64)
+        return SamplingBatch(self.records[rows], positions, none, none, none, mask, boost=boost)
 
     def long_way(self, rows: list[int], mask: npt.NDArray[np.uint32] | None = None) -> list[int]:
         starts = self.lengths[rows].astype(np.int32) - 1
@@ -150,6 +158,71 @@ def test_rows_that_are_scored_have_the_samplers_scores_and_change_no_other(threa
                 each.decoder.redraw(scored[:1], np.zeros((1, -(-VOCAB // 32)), np.uint32))
             before[[rows[place] for place in others]] += 1
             assert (each.lengths == before).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_rows_that_are_lifted_draw_with_their_sets_and_change_no_other(threads: int) -> None:
+    changed = 0
+    for seed in range(5):
+        each = Rows(threads, seed)
+        order = np.random.default_rng(seed)
+        table = order.integers(0, 2**32, (ROWS + 2, VOCAB // 32), np.uint32)
+        for _ in range(8):
+            rows = order.permutation(ROWS)[: order.integers(1, ROWS + 1)].tolist()
+            lifted = order.permutation(len(rows))[: order.integers(1, ROWS + 1)].tolist()
+            expected, before = each.long_way(rows), each.lengths.copy()
+            lines = order.integers(0, ROWS + 2, len(lifted)).astype(np.int32)
+            deltas = order.uniform(5, 30, len(lifted)).astype(np.float32)
+            made = [(int(order.integers(2**32)), int(order.integers(VOCAB + 1)), int(lines[0]))]
+            known = table.copy()
+            known[lines[0]] = reference_green_list(made[0][0], VOCAB, made[0][1])
+            own = [rows[place] for place in lifted]
+            boosted = each.wanted(own, boost=Boost(known[lines], deltas))
+            tokens = each.sampler.sample(each.logits[lifted], boosted)
+            asked = Lifted(lifted, table, lines, deltas, made)
+            drawn = each.decoder.step(rows, (before[rows] - 1).tolist(), lifted=asked)
+            np.testing.assert_array_equal(table, known)
+            for place, token in zip(lifted, tokens, strict=True):
+                assert isinstance(token, SampledToken)
+                changed += token.token_id != expected[place]
+                expected[place] = token.token_id
+            assert drawn == expected
+            assert each.tokens[rows, before[rows]].tolist() == expected
+            with pytest.raises(ValueError, match="not the last step's"):
+                each.decoder.redraw(lifted[:1], np.zeros((1, VOCAB // 32), np.uint32))
+            before[rows] += 1
+            assert (each.lengths == before).all()
+    assert changed > 10
+
+
+@pytest.mark.parametrize("vocab", [32, 1000, 65_568])
+def test_every_instruction_set_makes_the_same_lists(vocab: int) -> None:
+    for isa in _native.isas():
+        each = Rows(2, 0, vocab, isa)
+        table = np.full((6, -(-vocab // 32)), 0xFFFFFFFF, np.uint32)
+        made = [(7, 0, 4), (7, 1, 0), (2**32 - 1, vocab // 4, 3), (5, vocab, 1)]
+        lifted = Lifted([0], table, np.array([3], np.int32), np.array([1], np.float32), made)
+        each.decoder.step([0], [int(each.lengths[0]) - 1], lifted=lifted)
+        for seed, count, line in made:
+            np.testing.assert_array_equal(table[line], reference_green_list(seed, vocab, count))
+        assert (table[[2, 5]] == 0xFFFFFFFF).all()
+
+
+def test_sets_that_do_not_fit_change_nothing() -> None:
+    each = Rows(1, 0)
+    tokens, lengths = each.tokens.copy(), each.lengths.copy()
+    for places, words, lines, deltas, made in (
+        ([0], 3, [0], 1, []), ([0], 2, [0, 1], 1, []), ([0], 2, [0], 2, []), ([0], 2, [3], 1, []),
+        ([0], 2, [-1], 1, []), ([0, 0], 2, [0, 1], 2, []), ([1], 2, [0], 1, []), ([-1], 2, [0], 1, []),
+        ([0], 2, [0], 1, [(1, 65, 0)]), ([0], 2, [0], 1, [(1, -1, 0)]), ([0], 2, [0], 1, [(1, 1, 3)]),
+    ):  # fmt: skip
+        table = np.zeros((3, words), np.uint32)
+        lifted = Lifted(places, table, np.array(lines, np.int32), np.ones(deltas, np.float32), made)
+        with pytest.raises(ValueError, match=r"list|differ in length|line|a place is no row's|vocabulary"):
+            each.decoder.step([0], [0], lifted=lifted)
+        assert not table.any()
+    assert (each.tokens == tokens).all()
+    assert (each.lengths == lengths).all()
 
 
 def test_scores_without_room_change_nothing() -> None:

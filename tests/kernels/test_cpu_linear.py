@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.ops import (
-    F32,
     Activation,
     Inputs,
     Ops,
@@ -20,41 +19,33 @@ from octavo.kernels.ops import (
     Scaling,
     Tensor,
 )
-from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_math import activate, rms_norm, round_to_int8
 from octavo.kernels.weight import Layout, Weight
-from support.kernels import CODED, LAYOUTS, grouped_weight, limits_of, normal, random_weight, tokens_batch
+from support.kernels import (
+    CODED,
+    LAYOUTS,
+    STEPPED,
+    check_against_exact,
+    columns,
+    grouped_weight,
+    limits_of,
+    linear,
+    normal,
+    random_weight,
+    tokens_batch,
+)
 
 BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)}
 ISAS = instruction_sets()
 
 
-def linear(backend: CpuBackend, x: F32, weights: list[Weight], gated: bool = False, **options: object) -> F32:
-    """One eager linear; residual may be among the options, as an array."""
-    batch = tokens_batch(len(x))
-    ops = backend.eager(batch, limits_of(batch))
-    packed = backend.pack(weights, gated)
-    if isinstance(residual := options.pop("residual", None), np.ndarray):
-        options["residual"] = ops.tensor(residual, Buffer(Rows.TOKENS, residual.shape[1]))
-    y = ops.linear(ops.tensor(x, Buffer(Rows.TOKENS, x.shape[1])), packed, **options)  # type: ignore[arg-type]
-    return ops.value(y)
-
-
-def check_against_exact(got: F32, x: F32, w: Weight) -> None:
-    """Rounding errors of a sum of K terms in f32, and of nothing else."""
-    seen = (round_to_int8(x, w.order) if w.layout.quantized else x).astype(np.float64)
-    dense = w.dequantize().astype(np.float64)
-    bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ np.abs(dense).T) + 1e-30
-    assert (np.abs(got - seen @ dense.T) <= bound).all()
-
-
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", [*LAYOUTS, *STEPPED])
 def test_every_number_of_rows(isa: str, kind: str) -> None:
-    rng = np.random.default_rng(1)
-    w = random_weight(rng, kind, 37, 96)
-    x = normal(rng, 40, 96) * rng.uniform(0.01, 30, (40, 1)).astype(np.float32)
+    rng, k = np.random.default_rng(1), columns(kind, 288)
+    w = random_weight(rng, kind, 37, k)
+    x = normal(rng, 40, k) * rng.uniform(0.01, 30, (40, 1)).astype(np.float32)
     whole = linear(BACKENDS[isa, 1], x, [w])
     check_against_exact(whole, x, w)
     for rows in range(1, 40):
@@ -64,10 +55,10 @@ def test_every_number_of_rows(isa: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", [*LAYOUTS, *STEPPED])
 def test_crowds_that_pay_for_another_form_of_the_weights(isa: str, kind: str) -> None:
-    rng = np.random.default_rng(6)
-    w, x = random_weight(rng, kind, 37, 96), normal(rng, 150, 96)
+    rng, k = np.random.default_rng(6), columns(kind, 96)
+    w, x = random_weight(rng, kind, 37, k), normal(rng, 150, k)
     whole = linear(BACKENDS[isa, 2], x, [w])
     check_against_exact(whole, x, w)
     for start in range(0, 150, 10):  # bits of few tokens
@@ -146,11 +137,11 @@ def test_columns_in_another_order_after_a_norm(isa: str) -> None:
     np.testing.assert_array_equal(fused, ops.value(forward(ops, Inputs(batch))))
 
 
-@pytest.mark.parametrize("kind", LAYOUTS)
+@pytest.mark.parametrize("kind", [*LAYOUTS, *STEPPED])
 def test_wide_vectors_change_no_bit(kind: str) -> None:
     fused = [isa for isa in ISAS if isa != "generic"]  # generic x86 has no fused multiply-add
-    rng = np.random.default_rng(2)
-    x, w = normal(rng, 9, 160), random_weight(rng, kind, 33, 160)
+    rng, k = np.random.default_rng(2), columns(kind, 160)
+    x, w = normal(rng, 9, k), random_weight(rng, kind, 33, k)
     results = [linear(BACKENDS[isa, 1], x, [w]).tobytes() for isa in fused]
     assert len(set(results)) <= 1
 
@@ -182,14 +173,19 @@ def test_scales_that_are_integers_of_a_unit_and_others(kind: str, rows: int) -> 
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", ["f32", "f16", "s8", "u4-min", "u5"])
+@pytest.mark.parametrize("kind", ["f32", "f16", "s8", "u4-min", "u5", *STEPPED])
 @pytest.mark.parametrize("gated", [False, True])
 def test_epilogue(isa: str, kind: str, gated: bool) -> None:
-    rng = np.random.default_rng(3)
+    rng, k = np.random.default_rng(3), columns(kind, 64)
     reference = ReferenceBackend()
-    for n, rows, activation in [(10, 3, Activation.SILU), (24, 5, Activation.GELU), (21, 1, Activation.RELU)]:
-        weights = [random_weight(rng, kind, n, 64) for _ in range(1 + gated)]
-        x, bias, residual = normal(rng, rows, 64), normal(rng, n * (1 + gated)), normal(rng, rows, n)
+    cases = (
+        (10, 3, Activation.SILU),
+        (24, 33 if kind in STEPPED else 5, Activation.GELU),
+        (21, 1, Activation.RELU),
+    )
+    for n, rows, activation in cases:
+        weights = [random_weight(rng, kind, n, k) for _ in range(1 + gated)]
+        x, bias, residual = normal(rng, rows, k), normal(rng, n * (1 + gated)), normal(rng, rows, n)
         got = linear(
             BACKENDS[isa, 2],
             x,
@@ -201,7 +197,7 @@ def test_epilogue(isa: str, kind: str, gated: bool) -> None:
             scaling=Scaling(0.37, 4.0),
         )
         want = reference.ops.linear(
-            Tensor(Rows.TOKENS, 64, x),
+            Tensor(Rows.TOKENS, k, x),
             reference.pack(weights, gated),
             bias,
             activation,
@@ -225,22 +221,25 @@ def test_activations_over_their_whole_range(isa: str, activation: Activation) ->
 def test_stacked_weights_of_several_layouts(isa: str) -> None:
     rng = np.random.default_rng(4)
     rows = {"u4": 17, "u4-min": 5, "s8": 20, "f16": 3, "u5": 9, "u5-min": 18}
-    weights = [random_weight(rng, kind, n, 64) for kind, n in rows.items()]
-    x = normal(rng, 6, 64)
-    got = linear(BACKENDS[isa, 2], x, weights, bias=np.arange(72, dtype=np.float32))
-    column = 0
-    for w in weights:
-        part = got[:, column : column + w.shape[0]] - np.arange(column, column + w.shape[0])
-        seen = round_to_int8(x) if w.layout.quantized else x
-        np.testing.assert_allclose(part, seen @ w.dequantize().T, rtol=1e-4, atol=1e-4)
-        column += w.shape[0]
+    rows |= {"u2": 17, "u3": 20, "s8-by16-wide": 3}
+    weights = [random_weight(rng, kind, n, 256) for kind, n in rows.items()]
+    x, bias = normal(rng, 6, 256), np.arange(sum(rows.values()), dtype=np.float32)
+    got, plain = linear(BACKENDS[isa, 2], x, weights, bias=bias), linear(BACKENDS[isa, 2], x, weights)
+    start = 0
+    for kind, w in zip(rows, weights, strict=True):
+        part = slice(start, start + w.shape[0])
+        check_against_exact(plain[:, part], x, w)
+        if kind not in ("u4", "u5"):  # beside others with minima they are given some, too
+            alone = linear(BACKENDS[isa, 1], x, [w], bias=bias[part])
+            np.testing.assert_array_equal(got[:, part], alone)  # bits
+        start = part.stop
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", ["s8", "u4", "u4-min", "u5", "u5-min", "f32"])
+@pytest.mark.parametrize("kind", ["s8", "u4", "u4-min", "u5", "u5-min", "f32", *STEPPED])
 def test_a_row_that_is_not_finite_harms_only_itself(isa: str, kind: str) -> None:
-    rng = np.random.default_rng(5)
-    w, x = random_weight(rng, kind, 20, 64), normal(rng, 7, 64)
+    rng, k = np.random.default_rng(5), columns(kind, 64)
+    w, x = random_weight(rng, kind, 20, k), normal(rng, 7, k)
     clean = linear(BACKENDS[isa, 1], x, [w])
     x[2, 40], x[5, 3] = np.nan, np.inf
     got = linear(BACKENDS[isa, 1], x, [w])
@@ -265,12 +264,14 @@ def test_activations_are_rounded_as_specified(isa: str) -> None:
 
 
 def test_extreme_integers_do_not_overflow() -> None:
-    for kind in ("u4", "u4-min", "u5-min", "s8"):
-        w = random_weight(np.random.default_rng(7), kind, 16, 64)
+    for kind in ("u4", "u4-min", "u5-min", "s8", *STEPPED):
+        w = random_weight(np.random.default_rng(7), kind, 16, columns(kind, 64))
         values = np.full_like(w.values, -128 if kind == "s8" else 0xFF)
-        w = Weight(w.layout, w.shape, values, w.scale, w.minimum)
+        if kind == "u3":
+            values[:, :, -2:] = 63  # steps have six bits
+        w = replace(w, values=values)
         for sign in (1, -1):
-            x = np.full((5, 64), sign, np.float32)
+            x = np.full((5, w.shape[1]), sign, np.float32)
             for isa in ISAS:
                 check_against_exact(linear(BACKENDS[isa, 1], x, [w]), x, w)
 

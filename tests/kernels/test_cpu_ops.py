@@ -25,7 +25,17 @@ from octavo.kernels.ops import (
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.weight import Weight
-from support.kernels import CODED, LAYOUTS, STEPPED, batch_of, limits_of, normal, random_weight, tokens_batch
+from support.kernels import (
+    CODED,
+    LAYOUTS,
+    STEPPED,
+    batch_of,
+    columns,
+    limits_of,
+    normal,
+    random_weight,
+    tokens_batch,
+)
 
 BACKENDS = [CpuBackend(threads, isa) for isa in instruction_sets() for threads in (1, 2)]
 REFERENCE = ReferenceBackend()
@@ -73,10 +83,10 @@ def test_rows_to_rows(backend: CpuBackend, width: int) -> None:
 
 
 @pytest.mark.parametrize("backend", BACKENDS, ids=lambda b: f"{b.isa}-{b.threads}")
-@pytest.mark.parametrize("kind", [*LAYOUTS, *CODED])
+@pytest.mark.parametrize("kind", [*LAYOUTS, *CODED, *STEPPED])
 def test_embedding_is_exact(backend: CpuBackend, kind: str) -> None:
-    rng = np.random.default_rng(0)
-    w = random_weight(rng, kind, 50, 64)
+    rng, k = np.random.default_rng(0), columns(kind, 64)
+    w = random_weight(rng, kind, 50, k)
     batch = batch_of(rng, [9, 4, 30], [3, 4, 1])
     table = w.dequantize()
     packed = backend.pack([w])
@@ -84,7 +94,7 @@ def test_embedding_is_exact(backend: CpuBackend, kind: str) -> None:
     np.testing.assert_array_equal(got, table[batch.token_ids])
     scaled = eagerly(backend, batch, lambda ops, inputs, _: ops.embed(inputs, packed, 1.7))
     np.testing.assert_array_equal(scaled, table[batch.token_ids] * np.float32(1.7))
-    x = normal(rng, batch.num_tokens, 64)
+    x = normal(rng, batch.num_tokens, k)
     placed = eagerly(backend, batch, lambda ops, inputs, t: ops.embed_positions(inputs, t[0], packed, 2), x)
     np.testing.assert_array_equal(placed, x + table[batch.positions + 2])
 

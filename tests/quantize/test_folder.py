@@ -94,11 +94,6 @@ def test_others_find_in_it_what_octavo_finds(
     assert [p.name for p in tmp_path.iterdir()] == ["out"]
 
 
-def error(folder: Path, method: str, dense: Path) -> float:
-    """Of all logits, squared, against the model that was quantized."""
-    return float(np.square(ours(folder) - ours(dense)).mean())
-
-
 @pytest.mark.parametrize("method", ["int8", "nf4"])
 def test_transformers_reads_it_itself(method: str, dense: Path, tmp_path: Path) -> None:
     """bitsandbytes' CPU kernels round x or their sums, so logits differ from ours of f32 by that."""

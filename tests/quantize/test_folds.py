@@ -48,7 +48,6 @@ REACHED = {
 class Unrounded:
     """Keeps floats, and scales columns at random."""
 
-    title = "none"
     limits = Limits((32,), calibrated=True, folds=True, columns=1)
 
     def __init__(self) -> None:

@@ -114,17 +114,25 @@ class Watched:
         self.left: list[int] = []
         self.asked: list[int] = []
         self.scored: list[int] = []
+        self.lifted: list[int] = []
         self.under_way = threading.Event()
 
     def step(
-        self, rows: Any, starts: Any, left: Any = (), asked: Any = None, scored: Any = None
+        self,
+        rows: Any,
+        starts: Any,
+        left: Any = (),
+        asked: Any = None,
+        scored: Any = None,
+        lifted: Any = None,
     ) -> list[int]:
         self.left.append(len(left))
         self.asked.append(len(asked.places) if asked else 0)
         self.scored.append(len(scored.places) if scored else 0)
+        self.lifted.append(len(lifted.places) if lifted else 0)
         self.under_way.set()
         try:
-            return self._inner.step(rows, starts, left, asked, scored)
+            return self._inner.step(rows, starts, left, asked, scored, lifted)
         finally:
             self.under_way.clear()
 
@@ -282,6 +290,8 @@ def test_mistakes_would_be_seen(folder: Path, monkeypatch: pytest.MonkeyPatch, m
     "wish",
     [
         {"logprobs": 0},
+        {"watermark": True},
+        {"watermark": True, "logprobs": 0},
         {"repetition_penalty": 1.5},
         {"frequency_penalty": 1.0},
         {"min_tokens": 5, "ignore_eos": False},
@@ -302,9 +312,11 @@ def test_what_a_record_does_not_hold_is_left_to_the_sampler_for_that_row_alone(
     drive(core, [([5, 6, 7], SamplingParams(**options)), ([8, 9], plain)])
     assert counted.taken == 8  # all but the prompts' own step
     early = 4 if "min_tokens" in wish else 5  # until then stop ids are banned, and no longer
-    scored = "logprobs" in wish  # the decoder's own to draw
-    assert (decoder.scored if scored else decoder.left) == [1] * early + [0] * (8 - early)
-    assert (decoder.left if scored else decoder.scored) == decoder.asked == [0] * 8
+    kinds = {"logprobs": decoder.scored, "watermark": decoder.lifted}  # the decoder's own to draw
+    kind = kinds.get(next(iter(wish)), decoder.left) if len(wish) == 1 else decoder.left
+    assert kind == [1] * early + [0] * (8 - early)
+    for other in (decoder.left, decoder.asked, decoder.scored, decoder.lifted):
+        assert other is kind or other == [0] * 8
     batches: list[Any] = []
     batch = SamplingRows.batch
     monkeypatch.setattr(SamplingRows, "batch", lambda *args: batches.append(args) or batch(*args))

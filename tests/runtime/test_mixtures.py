@@ -41,6 +41,8 @@ WISHES: list[dict[str, Any]] = [
     {"allowed_token_ids": list(range(3, 60))},
     {"structured_outputs": StructuredOutputsParams(regex="(abc|ba|the ){3,30}[0-9]*")},
     {"prompt_logprobs": 2},
+    {"watermark": True},
+    {"watermark": {"gamma": 0.25, "delta": 4}},
 ]
 Requests = list[tuple[list[int], SamplingParams]]
 
@@ -116,7 +118,7 @@ def test_each_row_is_what_it_is_on_the_long_way(
         assert short.reasons == long.reasons
 
 
-@pytest.mark.parametrize("forgotten", ["counts", "bias", "limits", "banned"])
+@pytest.mark.parametrize("forgotten", ["counts", "bias", "limits", "banned", "mark"])
 def test_what_a_row_is_not_left_for_would_be_seen(
     folder: Path, monkeypatch: pytest.MonkeyPatch, forgotten: str
 ) -> None:
@@ -124,7 +126,7 @@ def test_what_a_row_is_not_left_for_would_be_seen(
     needs = Wishes.needs_sampler
 
     def mutant(wishes: Wishes, position: int) -> bool:
-        alone = {name: getattr(wishes, name) for name in ("bias", "banned", "counts", "limits")}
+        alone = {name: getattr(wishes, name) for name in ("bias", "banned", "counts", "limits", "mark")}
         alone[forgotten] = None
         return needs(Wishes(scored=wishes.scored, min_position=wishes.min_position, **alone), position)
 

@@ -160,6 +160,29 @@ def test_drafts_see_the_list_after_the_token_before_them() -> None:
     assert rows.follows([0])
 
 
+@pytest.mark.parametrize("most", [1, 3, 9])
+def test_lists_that_a_decoder_makes(most: int) -> None:
+    """Rows of two gammas, some after the same token, in steps of which the second fails."""
+    ours, one = GreenLists(VOCAB, most_bytes=most * 4 * 32), GreenLists(VOCAB)
+    few, half = WatermarkParams(0.25), WatermarkParams()
+    steps = ([1, 2, 3, 1, 4, 5], [9, 1, 6, 8, 9, 0], [9, 1, 6, 6, 5, 0], [1, 2], [])
+    for step, tokens in enumerate(steps):
+        marked = {2 * row: (few if row % 2 else half, token) for row, token in enumerate(tokens)}
+        lifted = ours.lifted(marked)
+        assert lifted.places == list(marked)
+        assert len({line for _, _, line in lifted.made}) == len(lifted.made)
+        if step == 1:
+            continue  # nobody makes them, nor tells of it
+        for seed, count, line in lifted.made:
+            lifted.table[line] = green_list(seed, VOCAB, count)
+        ours.made()
+        for (wanted, token), line in zip(marked.values(), lifted.lines, strict=True):
+            np.testing.assert_array_equal(lifted.table[line], one.after(token, wanted))
+        assert len(ours) <= most
+    if most == 9:  # three of the second step's are made anew in the third
+        assert ours.counts == {"hit": 0 + 2 + 1 + 0, "made": 6 + 4 + 5 + 2}
+
+
 def test_a_row_without_a_watermark_beside_one() -> None:
     rows = SamplingRows(2, VOCAB)
     rows.add(0, SamplingParams(watermark=True), 1, 0, [3], 1)

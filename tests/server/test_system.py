@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -265,3 +267,13 @@ def test_openapi_describes_what_is_served(app: FastAPI) -> None:
     references = re.findall(r'"#/components/schemas/(\w+)"', get(app, "/openapi.json").body.decode())
     assert references
     assert set(references) <= set(document["components"]["schemas"])
+
+
+def test_what_takes_long_to_import_is_not() -> None:
+    """FastAPI imports Pydantic's first version for parameters that it reads, and results that it writes."""
+    code = (
+        "import sys; from octavo.server.app import create_app; create_app(None)\n"
+        "print('pydantic.v1' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

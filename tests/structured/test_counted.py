@@ -13,6 +13,8 @@ from octavo.errors import InvalidRequestError
 from octavo.structured import ConstraintCompiler
 from support.grammars import ByteTokenizer, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 jsonschema: Any = importlib.import_module("jsonschema")
 INTEGER = {"type": "integer"}
 PROPERTIES: list[dict[str, Any]] = [{"a": INTEGER}, {"a": INTEGER, "b": {}, "c": INTEGER, "d": False}]

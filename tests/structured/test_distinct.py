@@ -21,6 +21,8 @@ from octavo.structured.places import Place, places_of
 from support.grammars import END, VOCAB, ByteTokenizer, WordTokenizer, accepts, compiled, next_tokens
 from support.growth import LINEAR, growth
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 jsonschema: Any = importlib.import_module("jsonschema")
 
 

@@ -16,6 +16,8 @@ from octavo.structured.schema.expressions import complement, has_lookahead, with
 from octavo.structured.schema.value import matches_pattern
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 jsonschema: Any = importlib.import_module("jsonschema")
 INTEGER = {"type": "integer"}
 ATOMS = st.sampled_from(

@@ -19,6 +19,8 @@ from octavo.structured import ConstraintCompiler, compiler
 from octavo.structured.schema import PARTLY, SUPPORTED, writer
 from support.grammars import END, VOCAB, ByteTokenizer, accepts, compiled, next_tokens
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 TAG = {"structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}], "triggers": ["<f"]}
 
 NEW_TAG = {"type": "structural_tag", "format": {

@@ -27,6 +27,8 @@ from octavo.sampling.logits import allowed
 from octavo.structured import ConstraintCompiler
 from support.grammars import END, VOCAB, ByteTokenizer, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 VERSION = "4.25.1"
 SHA256 = "e4a9655ce0da0c0b67a085847e00a3a51449e1157f4f75e9fb5aa545e122eb85"
 Group = tuple[str, Any, list[dict[str, Any]]]

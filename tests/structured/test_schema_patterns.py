@@ -13,6 +13,8 @@ from octavo.structured.schema.patterns import overlap, regions, without
 from octavo.structured.schema.value import matches_pattern
 from support.grammars import ByteTokenizer, compiled, reachable
 
+pytestmark = pytest.mark.usefixtures("no_clock")
+
 TEXTS = ["", "a", "b", "ab", "ba", "abc", "script", "background_script", "x_script", "xab", "cab"]
 
 

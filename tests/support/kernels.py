@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from octavo.kernels.forward_batch import ForwardBatch
-from octavo.kernels.ops import F32, Limits
+from octavo.kernels.ops import F32, Limits, Rows
+from octavo.kernels.program import Buffer
+from octavo.kernels.reference_math import round_to_int8
 from octavo.kernels.weight import Layout, Weight
+
+if TYPE_CHECKING:  # GPUs are tested without the extension, too
+    from octavo.kernels.cpu import CpuBackend
 
 LAYOUTS = (
     "f32",
@@ -41,6 +46,11 @@ STEPPED = ("u2", "u3")
 """With scales in two levels: of a multiple of 256 columns."""
 CODED = ("f8", "f8-blocks", "nf4", "fp4")
 """Of codes of floats; nf4 and fp4 need a multiple of 64 columns."""
+
+
+def columns(kind: str, least: int) -> int:
+    """So many columns that a weight of this kind can have, at least these: a multiple of its group."""
+    return -(-least // 256) * 256 if kind in STEPPED else least
 
 
 def normal(rng: np.random.Generator, *shape: int) -> F32:
@@ -168,3 +178,28 @@ def limits_of(batch: ForwardBatch) -> Limits:
 def tokens_batch(rows: int) -> ForwardBatch:
     """A batch whose only meaning is its number of tokens, all of one sequence."""
     return batch_of(np.random.default_rng(0), [rows] if rows else [], [rows] if rows else [], num_pages=rows)
+
+
+def linear(backend: CpuBackend, x: F32, weights: list[Weight], gated: bool = False, **options: object) -> F32:
+    """One eager linear; residual may be among the options, as an array."""
+    batch = tokens_batch(len(x))
+    ops = backend.eager(batch, limits_of(batch))
+    packed = backend.pack(weights, gated)
+    if isinstance(residual := options.pop("residual", None), np.ndarray):
+        options["residual"] = ops.tensor(residual, Buffer(Rows.TOKENS, residual.shape[1]))
+    y = ops.linear(ops.tensor(x, Buffer(Rows.TOKENS, x.shape[1])), packed, **options)  # type: ignore[arg-type]
+    return ops.value(y)
+
+
+def check_against_exact(got: F32, x: F32, w: Weight) -> None:
+    """Rounding errors of a sum of K terms in f32, and of nothing else.
+
+    Of scales in two levels products and minima are summed up apart, each with its own size.
+    """
+    seen = (round_to_int8(x, w.order) if w.layout.quantized else x).astype(np.float64)
+    dense = w.dequantize().astype(np.float64)
+    size = np.abs(dense)
+    if w.layout.stepped and (minimum := w.widened().minimum) is not None:
+        size = size + 2 * np.repeat(np.abs(minimum.astype(np.float64)), 16, axis=1)
+    bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ size.T) + 1e-30
+    assert (np.abs(got - seen @ dense.T) <= bound).all()

@@ -90,13 +90,22 @@ def save_tiny_mixed(folder: Path, window: int) -> Path:
     return folder
 
 
-def save_words(folder: Path, count: int = VOCAB_SIZE) -> Path:
-    """A tokenizer for these models: "w0", "w1" and so on."""
+def save_words(folder: Path, count: int = VOCAB_SIZE, reads: bool = False, shift: int = 0) -> Path:
+    """A tokenizer for these models: "w0", "w1" and so on.
+
+    Args:
+        reads: "w5 w6" as two words, 5 and 6, and not as one that it does not know.
+        shift: added to the number of each word, so that tokenizers differ.
+    """
     from tokenizers import Tokenizer
     from tokenizers.decoders import Metaspace
     from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
 
-    tokenizer = Tokenizer(WordLevel({f"w{i}": i for i in range(count)}, unk_token="w0"))
+    words = {f"w{(i + shift) % count}": i for i in range(count)}
+    tokenizer = Tokenizer(WordLevel(words, unk_token="w0"))
+    if reads:
+        tokenizer.pre_tokenizer = WhitespaceSplit()
     tokenizer.decoder = Metaspace()
     tokenizer.save(str(folder / "tokenizer.json"))
     return folder

@@ -77,6 +77,6 @@ def _check_same(given: Tokenizer, user: EngineConfig, checkpoint: Checkpoint, pa
         if own.token_bytes(each) != given.token_bytes(each):
             raise InvalidRequestError(
                 f"the tokenizer {user.tokenizer} is another one than the model's: its token {each} is "
-                f"{given.token_text(each)!r}, the model's {own.token_text(each)!r}; lists are of the model's",
+                f"{given.token_text(each)!r}, the model's {own.token_text(each)!r}; marks are made of these",
                 "tokenizer",
             )

@@ -22,8 +22,9 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose
 from octavo.kernels.ops import Backend
 from octavo.kernels.select import Wanted, make_backend
-from octavo.models.load import outline_model
-from octavo.models.registry import Model
+from octavo.models.filled import FilledLoader
+from octavo.models.load import load_model, outline_model
+from octavo.models.registry import EncoderDecoder, Model
 from octavo.runtime.hardware import usable_threads
 from octavo.runtime.heaps import return_freed
 from octavo.runtime.overlap import make_runner
@@ -101,6 +102,11 @@ class Outlined:
     backend: Backend
     kv_dtype: str
 
+    @property
+    def needs_encoder(self) -> bool:
+        """Whether its decoder reads what an encoder made of another input."""
+        return isinstance(self.model, EncoderDecoder)
+
 
 def outline(user: EngineConfig) -> Outlined:
     """What a model takes of any machine, from its config or headers: of a hub id no weights are pulled.
@@ -114,6 +120,20 @@ def outline(user: EngineConfig) -> Outlined:
     specs = page_specs(model, backend, user)
     per_token = sum(spec.bytes_per_token for spec in specs)
     return Outlined(weights, parameters, per_token, model, backend, specs[0].dtype)
+
+
+def stand_in(user: EngineConfig) -> tuple[Model, Backend]:
+    """The model with arbitrary numbers in place of its weights, and a backend that computes: to be timed. It
+    takes the memory that load() would take for weights.
+
+    Raises:
+        OctavoError: as outline().
+    """
+    checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
+    wanted = Wanted(user.threads or usable_threads(), user.isa, user.dtype)
+    backend = make_backend(user.backend, wanted)
+    window, method = user.max_model_len, user.quantization
+    return load_model(checkpoint, backend, user.dtype, window, method, FilledLoader)[0], backend
 
 
 def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:

@@ -68,9 +68,9 @@ class Run:
         return self.prompt_tokens / self.prompt_s
 
     @property
-    def decode_rate(self) -> float:
-        """Tokens a second of all requests together while none is in its prompt; 0 if no step was so."""
-        return sum(step.tokens for step in self.decode) / self.decode_s if self.decode else 0.0
+    def decode_rate(self) -> float | None:
+        """Tokens a second of all requests together while none is in its prompt; None: no step was so."""
+        return sum(step.tokens for step in self.decode) / self.decode_s if self.decode else None
 
 
 class Driver(LLM):

@@ -1,6 +1,7 @@
 """Machines that can be planned for by name: memory, bandwidth and arithmetic, and where the numbers are from.
 
-The numbers are makers' peaks. What a program gets of them is less: a plan from them is a bound.
+The numbers are makers' peaks, from their data sheets. What a program gets of them is less: a plan from them
+is a bound. A CPU's memory is what somebody has fitted, so no sheet says it.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A machine in three numbers.
+    """A machine in a few numbers.
 
     Attributes:
-        memory: bytes for the model. bandwidth: bytes a second that can be read of it. flops: a second, in the
+        memory: bytes for the model; 0: whoever plans says how much is fitted.
+        bandwidth: bytes a second that can be read of it. flops: a second, in the
             type that a model is computed in (16-bit tensors on a GPU, 32-bit floats on a CPU).
         gpu: whether its memory is the model's alone, which then takes nine tenths of it.
         source: where the numbers are from.
+        link: bytes a second that it sends to its peers while it receives as many; 0: it has none.
     """
 
     name: str
@@ -29,32 +32,67 @@ class Described:
     flops: float
     gpu: bool
     source: str
+    link: float = 0.0
 
 
-def _gpu(name: str, gib: float, gb_s: float, tflops: float, source: str) -> Described:
-    return Described(name, int(gib * GIB), gb_s * 1e9, tflops * 1e12, True, source)
+def _gpu(name: str, gib: float, rates: tuple[float, float, float], source: str) -> Described:
+    """
+    Args:
+        rates: GB/s of its memory, TFLOP/s, and GB/s of its link, both directions together, as sheets say.
+    """
+    gb_s, tflops, link = rates
+    return Described(name, int(gib * GIB), gb_s * 1e9, tflops * 1e12, True, source, link / 2 * 1e9)
 
 
-def _cpu(name: str, gib: float, gb_s: float, tflops: float, source: str) -> Described:
-    return Described(name, int(gib * GIB), gb_s * 1e9, tflops * 1e12, False, source)
+def _cpu(name: str, gb_s: float, tflops: float, source: str) -> Described:
+    return Described(name, 0, gb_s * 1e9, tflops * 1e12, False, source)
 
 
 MACHINES = {
     machine.name: machine
     for machine in (
-        _gpu("t4", 16, 320, 65, "NVIDIA T4 data sheet, FP16 tensor"),
-        _gpu("l4", 24, 300, 121, "NVIDIA L4 data sheet, FP16 tensor, dense"),
-        _gpu("rtx-3090", 24, 936, 71, "NVIDIA GA102 white paper, FP16 tensor with FP32 sums, dense"),
-        _gpu("rtx-4090", 24, 1008, 165, "NVIDIA Ada white paper, FP16 tensor with FP32 sums, dense"),
-        _gpu("a100-40", 40, 1555, 312, "NVIDIA A100 data sheet, 40 GB, BF16 tensor, dense"),
-        _gpu("a100-80", 80, 2039, 312, "NVIDIA A100 data sheet, SXM 80 GB, BF16 tensor, dense"),
-        _gpu("l40s", 48, 864, 362, "NVIDIA L40S data sheet, BF16 tensor, dense"),
-        _gpu("h100", 80, 3350, 989, "NVIDIA H100 data sheet, SXM, BF16 tensor, dense"),
-        _gpu("h200", 141, 4800, 989, "NVIDIA H200 data sheet, SXM, BF16 tensor, dense"),
-        _gpu("mi300x", 192, 5300, 1307, "AMD MI300X data sheet, BF16, dense"),
-        _cpu("desktop-ddr5", 64, 83, 1.0, "2 channels of DDR5-5200; 8 cores x 4 GHz x 32 FP32 a cycle"),
-        _cpu("epyc-9654", 384, 461, 7.4, "12 channels of DDR5-4800; 96 cores x 2.4 GHz x 32 FP32 a cycle"),
-        _cpu("xeon-8480", 256, 307, 7.2, "8 channels of DDR5-4800; 56 cores x 2.0 GHz x 64 FP32 a cycle"),
+        _gpu("t4", 16, (320, 65, 32), "NVIDIA T4 data sheet, FP16 tensor; PCIe 3.0 x16"),
+        _gpu(
+            "l4",
+            24,
+            (300, 121, 64),
+            "NVIDIA L4 data sheet, FP16 tensor, half of that with sparsity; PCIe 4.0 x16",
+        ),
+        _gpu(
+            "rtx-3090", 24, (936, 71, 112.5), "NVIDIA GA102 white paper, FP16 tensor with FP32 sums; NVLink"
+        ),
+        _gpu("rtx-4090", 24, (1008, 165, 64), "NVIDIA Ada white paper, FP16 tensor, FP32 sums; PCIe 4.0 x16"),
+        _gpu("a100-40", 40, (1555, 312, 600), "NVIDIA A100 data sheet, SXM 40 GB, BF16 tensor; NVLink"),
+        _gpu("a100-80", 80, (2039, 312, 600), "NVIDIA A100 data sheet, SXM 80 GB, BF16 tensor; NVLink"),
+        _gpu(
+            "l40s", 48, (864, 362, 64), "NVIDIA L40S data sheet, BF16 tensor, without sparsity; PCIe 4.0 x16"
+        ),
+        _gpu(
+            "h100",
+            80,
+            (3350, 989, 900),
+            "NVIDIA H100 data sheet, SXM, BF16 tensor, half of that with sparsity; NVLink",
+        ),
+        _gpu(
+            "h200",
+            141,
+            (4800, 989, 900),
+            "NVIDIA H200 data sheet, SXM, BF16 tensor, half of that with sparsity; NVLink",
+        ),
+        _gpu("mi300x", 192, (5300, 1307, 896), "AMD MI300X data sheet, BF16; 7 links of 128 GB/s"),
+        _cpu(
+            "epyc-9654",
+            461,
+            7.4,
+            "AMD EPYC 9654 data sheet: 12 channels of DDR5-4800, 96 cores of 2.4 GHz; Zen 4: 32 FP32 a cycle",
+        ),
+        _cpu(
+            "xeon-8480",
+            307,
+            7.2,
+            "Intel Xeon Platinum 8480+ data sheet: 8 channels of DDR5-4800, 56 cores of 2.0 GHz; two AVX-512 "
+            "units: 64 FP32 a cycle",
+        ),
     )
 }
 

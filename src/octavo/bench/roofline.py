@@ -66,6 +66,7 @@ class ModelCost:
         attention: (MACs per query and visible position, window or None) of each layer.
         bits: stored bits of a weight, scales included.
         spared_bytes: of weight_bytes, those of the head that a step of greedy rows does not read.
+        width: numbers of a token between layers.
     """
 
     linear_macs: int
@@ -77,12 +78,18 @@ class ModelCost:
     expert_bytes: int = 0
     expert_share: float = 0.0
     spared_bytes: int = 0
+    width: int = 0
 
-    def decode(self, machine: Machine, batch: int, context: int) -> Bound:
-        """A step that draws one token for each of batch sequences of context tokens."""
-        attention = batch * sum(macs * min(context, window or context) for macs, window in self.attention)
-        moved = self.decode_bytes(batch, context)
-        macs = batch * (self.linear_macs + self.head_macs)
+    def decode(self, machine: Machine, batch: int, context: int, drafted: int = 0) -> Bound:
+        """A step that draws one token for each of batch sequences of context tokens.
+
+        Args:
+            drafted: tokens of each sequence that it verifies beside; they read the same keys and values.
+        """
+        rows = batch * (1 + drafted)
+        attention = rows * sum(macs * min(context, window or context) for macs, window in self.attention)
+        moved = self.decode_bytes(batch, context) + self.step_bytes(rows) - self.step_bytes(batch)
+        macs = rows * (self.linear_macs + self.head_macs)
         return Bound(moved / machine.bandwidth, macs / machine.tile_rate + attention / machine.attention_rate)
 
     def decode_bytes(self, batch: int, context: int) -> float:
@@ -157,6 +164,7 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dt
         of_experts,
         share,
         sum(getattr(weight, "spared_bytes", 0) for weight in dense.values()),
+        next(recorder.buffers[c.output].width for c in recorder.calls if c.name.startswith("embed")),
     )
 
 

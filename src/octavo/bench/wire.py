@@ -117,6 +117,19 @@ class Wire:
             writer.close()
 
 
+async def first_model(wire: Wire) -> str:
+    """The name of the model that a server lists first.
+
+    Raises:
+        OctavoError: it lists none, or does not answer.
+    """
+    answer = await wire.whole("GET", "/v1/models")
+    try:
+        return str(json.loads(answer)["data"][0]["id"])
+    except (ValueError, KeyError, IndexError, TypeError):
+        raise OctavoError("the server lists no models: name one") from None
+
+
 async def _length(reader: asyncio.StreamReader) -> int | None:
     """Read the status and the headers: the body's bytes, -1 if it comes in chunks, None: until the end."""
     words = (await reader.readline()).split(b" ", 2)

@@ -13,7 +13,7 @@ from octavo.checkpoints.base import StoredTensor
 from octavo.checkpoints.safetensors import INDEX
 
 _ALIGNMENT = 8
-METADATA = {"format": "pt"}
+_METADATA = {"format": "pt"}
 """What transformers looks for."""
 
 
@@ -23,7 +23,7 @@ def write_safetensors(path: Path, tensors: Sequence[StoredTensor]) -> None:
     Raises:
         OSError: as the system says.
     """
-    header: dict[str, object] = {"__metadata__": METADATA}
+    header: dict[str, object] = {"__metadata__": _METADATA}
     at = 0
     for tensor in tensors:
         end = at + tensor.data.nbytes

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperGroup
 
 from octavo.cli._bench import find, numbers
-from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
+from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
 from octavo.cli._load import fetch
-from octavo.cli._progress import count_progress, saying
+from octavo.cli._progress import saying
 
 if TYPE_CHECKING:
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
-    from octavo.bench.load import LoadResult
     from octavo.bench.roofline import Line, ModelCost
     from octavo.bench.speculate import Speculated
     from octavo.config.speculation import Speculative
@@ -211,77 +209,6 @@ def print_speculated(model: str, asked: Speculative, result: Speculated) -> None
         f"\ngain {result.measured:.2f} measured, {result.predicted:.2f} predicted, "
         f"{result.unrepeated:.2f} over answers that do not loop"
     )
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Load:
-    """What `octavo bench load` asks for, as its options declare it."""
-
-    users: Annotated[
-        int,
-        typer.Option("--users", help="Users at once; each waits for an answer before asking again.", min=1),
-    ] = 32
-    requests: Annotated[int, typer.Option("--requests", help="Requests in all.", min=1)] = 96
-    prompt_tokens: Annotated[int, typer.Option("--prompt-tokens", help="Length of the prompts.", min=1)] = 130
-    max_tokens: Annotated[int, typer.Option("--max-tokens", "-n", help="Tokens to ask for.", min=1)] = 64
-    model: Annotated[
-        str,
-        typer.Option(
-            "--served-model-name", help="The model's name; by default the first that the server lists."
-        ),
-    ] = ""
-    api_key: Annotated[str, typer.Option("--api-key", help="Key that is sent with every request.")] = ""
-    vocab_size: Annotated[
-        int, typer.Option("--vocab-size", help="Prompts are random token ids below this number.", min=2)
-    ] = 32_000
-    seed: Annotated[int, typer.Option("--seed", help="Another seed makes other prompts.")] = 0
-    request_timeout: Annotated[
-        float, typer.Option("--request-timeout", help="Seconds to wait for an answer.", min=0.0)
-    ] = 300.0
-    timeout: Annotated[
-        float, typer.Option("--timeout", help="Seconds for the whole measurement.", min=0.0)
-    ] = 1800.0
-
-
-@bench.command(name="load")
-@option_group("load", Load)
-def load_server(
-    load: Load, url: str = typer.Argument(..., help="The server, http://host:port"), as_json: bool = JSON_FLAG
-) -> int:
-    """Measure any server of the OpenAI API under load, with streamed completions of random prompts."""
-    from octavo.bench.load import Target
-    from octavo.bench.load import load as run
-    from octavo.bench.workload import random_prompts
-    from octavo.runtime.hardware import usable_threads
-
-    prompts = random_prompts(load.requests, load.prompt_tokens, load.vocab_size, load.seed)
-    target = Target(url, load.model or None, load.api_key or None, load.request_timeout, load.timeout)
-    what = f"{load.requests} requests by {load.users} users"
-    with saying(what, as_json, after_s=1.0), count_progress("answered", as_json) as progress:
-        result = asyncio.run(run(target, prompts, load.users, load.max_tokens, usable_threads(), progress))
-    if as_json:
-        print(json.dumps(dataclasses.asdict(result)))
-    else:
-        print_load(result)
-    return 0 if not result.failed else 1
-
-
-def print_load(result: LoadResult) -> None:
-    print(
-        f"{result.requests} requests, {result.users} at once, in {result.seconds:.1f} s; "
-        f"{result.failed} failed\n"
-        f"{result.output_tokens} tokens of answers: {result.output_rate:.1f} tok/s\n\n"
-        f"{'milliseconds':<22}{line('p50', 'p99')}"
-    )
-    for name, *values in (
-        ("to the first token", result.ttft_p50, result.ttft_p99),
-        ("between arrivals", result.gap_p50, result.gap_p99),
-        ("whole answer", result.latency_p50, result.latency_p99),
-    ):
-        print(f"{name:<22}{line(*map(_or_dash, values))}")
-    print(f"\nthe load itself took {result.cpu_seconds:.2f} s of CPU, {result.cpu_share:.1%} of this machine")
-    for error, count in result.errors.items():
-        print(f"{count} x {error}")
 
 
 @bench.command()

@@ -26,7 +26,7 @@ TRACE = typer.Option(
 )
 
 
-@engine_flags(leave_out=NO_MATTER)
+@engine_flags(leave_out=(*NO_MATTER, "tensor_parallel_size"))
 @option_group("target", Target)
 def plan(
     engine: EngineChoice,
@@ -48,11 +48,10 @@ def plan(
     from octavo.cli._load import fetch
     from octavo.engine_args import EngineArgs
 
-    engine = dataclasses.replace(engine, model=folder_of(engine.model))
-    described = described_of(target, memory) if target.is_named else None
-
     if not 0 <= memory < float("inf"):
         raise InvalidRequestError(f"--memory must be 0 or a positive number of GiB, not {memory}")
+    engine = dataclasses.replace(engine, model=folder_of(engine.model))
+    described = described_of(target, memory) if target.is_named else None
     if trace is None and (cost_model or speed != 1.0):  # without effect, which would not be seen
         raise InvalidRequestError("--cost-model and --speed need --trace")
     # Read first: a mistake in the trace should not show only after the model is planned.
@@ -63,14 +62,14 @@ def plan(
         if trace is not None:
             raise InvalidRequestError("--trace is for this machine or a CPU, and not for a GPU's name")
         return on_gpu(engine, target, described, as_json)
-    if described is not None and not memory and not target.measure and target.machine:
-        free = described.memory
+    if target.devices > 1:
+        raise InvalidRequestError("--tensor-parallel-size is for GPUs by name (--machine)")
     planned = plan_model(EngineArgs(engine.model, **engine.options).config, free)
     found: dict[str, object] = {"memory": planned.summary()}
     if not as_json:  # now: a simulation may first load the model and measure it
         print_memory(planned)
     if target.is_named:
-        speeds = speeds_of(engine, target, described, planned.config)
+        speeds = speeds_of(engine, target, described, planned)
         found["speed"] = speeds.summary()
         if not as_json:
             print_speed(speeds)

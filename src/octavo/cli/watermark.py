@@ -30,7 +30,7 @@ def detect(
     model: str = typer.Option("smollm2", "--model", "-m", help="The model that may have written it."),
     gamma: float = typer.Option(0.5, "--gamma", help="The share of the vocabulary that is green."),
     hashing_key: int = typer.Option(15_485_863, "--hashing-key", help="The key that it was written with."),
-    tokenizer: str | None = typer.Option(None, "--tokenizer", help="Of a model without its own."),
+    tokenizer: str | None = typer.Option(None, "--tokenizer", help="For a model that has none of its own."),
     repeated: bool = typer.Option(False, "--repeated", help="Count equal pairs of tokens each time."),
     as_json: bool = typer.Option(False, "--json", help="Print one JSON object."),
 ) -> int:

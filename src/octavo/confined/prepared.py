@@ -31,7 +31,7 @@ def main(control_fd: int) -> None:
         run: Run = getattr(importlib.import_module(module), function)(first["given"])
         del first
         gc.freeze()  # what is prepared stays shared with every fork
-        gc.disable()  # a job is over before collecting pays
+        gc.disable()  # a fork ends with its job, before collecting would pay
         send(control, "ready")
         _serve(control, run)
     finally:

@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.draws import Asked, Edits, RowLogprobs, Scored
+from octavo.kernels.draws import Asked, Edits, Lifted, RowLogprobs, Scored
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import DecodeRows
 
@@ -138,6 +138,7 @@ class Decoder:
         left: Sequence[int] = (),
         asked: Asked | None = None,
         scored: Scored | None = None,
+        lifted: Lifted | None = None,
     ) -> list[int]: ...
     def verify(
         self, rows: Sequence[int], starts: Sequence[int], drafts: Sequence[Sequence[int]]

@@ -202,6 +202,24 @@ class Scored(NamedTuple):
     scores: RowLogprobs
 
 
+class Lifted(NamedTuple):
+    """Places of a step's rows of whose logits a set of tokens is raised, or lowered.
+
+    Attributes:
+        table [., ceil(vocab / 32)]: sets, as the bits of Boost.
+        lines [len(places)]: each row's set.
+        deltas [len(places)]: what its logits get.
+        made: green lists (green_list.py) that the step writes to the table before it draws: each one's seed,
+            how many tokens it has, and its line, which no other has.
+    """
+
+    places: Sequence[int]
+    table: U32
+    lines: npt.NDArray[np.int32]
+    deltas: F32
+    made: Sequence[tuple[int, int, int]]
+
+
 class Edits(Protocol):
     """What changes R rows' logits before their draws; sampling.batch.SamplingBatch says what each means."""
 
@@ -327,12 +345,13 @@ class RowDecoder(Protocol):
         left: Sequence[int] = (),
         asked: Asked | None = None,
         scored: Scored | None = None,
+        lifted: Lifted | None = None,
     ) -> list[int]:
         """Compute the token at position starts[i] of each row, draw and append the one after it.
 
         Args:
-            left: places in `rows` whose draws are the caller's, from logits(). None of them is asked about
-                or scored.
+            left: places in `rows` whose draws are the caller's, from logits(). No place is of two kinds:
+                left, asked about, scored or lifted.
             asked: what its `refuses` raises ends the step, and nothing is appended.
             scored: only these rows, and those that are left, may ask for log-probabilities.
 

@@ -42,6 +42,28 @@ MAX_TABLES = 1 << 30
 """Bytes of rotary tables. A file may claim any context, and they are made before pages are counted."""
 
 
+class Wanted(NamedTuple):
+    """A matrix that a model asks for.
+
+    Attributes:
+        shape: as the model has it, [N, K].
+        order: rearranges its rows; None: they stand as they are.
+        transposed: it is stored as [K, N] (GPT-2).
+        use: what for; a config.json says by it what is quantized (PlannedLoader).
+    """
+
+    name: str
+    shape: tuple[int, int]
+    order: Order | None
+    transposed: bool
+    use: Use
+
+    @property
+    def stored(self) -> tuple[int, int]:
+        """Its shape in the file."""
+        return self.shape[::-1] if self.transposed else self.shape
+
+
 class Piece(NamedTuple):
     """A projection cut out of a matrix: some of its rows, or these as columns where transposed."""
 
@@ -98,25 +120,22 @@ class Loader:
         transposed: bool = False,
         use: Use = Use.PROJECTION,
     ) -> Weight:
-        """The matrix called name, which must have this shape.
+        """The matrix called name, which must have this shape. The arguments are Wanted's."""
+        return self._weight(Wanted(name, shape, order, transposed, use))
 
-        Args:
-            order: rearranges its rows.
-            transposed: it is stored as [K, N] (GPT-2).
-            use: what for; a config.json says by it what is quantized (PlannedLoader).
-        """
-        stored = shape[::-1] if transposed else shape
+    def _weight(self, wanted: Wanted) -> Weight:
+        name, stored = wanted.name, wanted.stored
         weight = None if self._scheme is None else self._scheme(self._find(name)[0], stored, self._part)
         if weight is None:
             weight = formats.weight(self._take(name, stored))
-        if transposed:
+        if wanted.transposed:
             weight = Weight.dense(weight.dequantize().T, weight.release)
-        if order is not None:
-            weight = weight.rows(order)
+        if wanted.order is not None:
+            weight = weight.rows(wanted.order)
         if self._dense is not None:
             dense: Array = weight.dequantize()
             weight = Weight.dense(dense.astype(self._dense, copy=False), weight.release)
-        if self._method is not None and use is Use.PROJECTION:
+        if self._method is not None and wanted.use is Use.PROJECTION:
             weight = self._method.weight(name, weight)
         return weight
 

@@ -12,7 +12,7 @@ from octavo.kernels.ops import F32, Backend
 from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import Weight
 from octavo.models.layers import Use
-from octavo.models.loader import Loader, Order
+from octavo.models.loader import Loader, Wanted
 from octavo.quant import registry as formats
 from octavo.quant.on_load import Method
 from octavo.quant.scheme import Outlining, outlines_of
@@ -50,22 +50,15 @@ class PlannedLoader(Loader):
     def has(self, name: str) -> bool:
         return super().has(name) if self._listed else not self._tied and name.endswith(_SEPARATE)
 
-    def weight(
-        self,
-        name: str,
-        shape: tuple[int, int],
-        order: Order | None = None,
-        transposed: bool = False,
-        use: Use = Use.PROJECTION,
-    ) -> Weight:
-        outline = self._outline(name, shape[::-1] if transposed else shape, use)
-        if transposed:
+    def _weight(self, wanted: Wanted) -> Weight:
+        outline = self._outline(wanted.name, wanted.stored, wanted.use)
+        if wanted.transposed:
             outline = outline.dense_f32().transpose()
         if self._dense is not None:
-            outline = Outline.floats(shape, self._dense)
-        if self._method is None or use is not Use.PROJECTION:
+            outline = Outline.floats(wanted.shape, self._dense)
+        if self._method is None or wanted.use is not Use.PROJECTION:
             return outline
-        return self._method.weight(name, outline)
+        return self._method.weight(wanted.name, outline)
 
     def _outline(self, name: str, shape: tuple[int, int], use: Use) -> Weight:
         if not self._listed:

@@ -24,6 +24,8 @@ Tensors = dict[str, Array]
 """What a checkpoint stores, by name."""
 _ROWS = 4096
 """Tokens whose moments are added up at a time."""
+_SAMPLE = 512
+"""Rows of x that errors are measured on."""
 
 STORED_AS: dict[np.dtype[Any], str] = {
     np.dtype(np.float32): "F32",
@@ -78,6 +80,11 @@ class Met:
             total += rows.T @ rows
         return total * (2 / max(len(self.x), 1))
 
+    @property
+    def sample(self) -> F32Array:
+        """Some rows of x, from all over."""
+        return np.ascontiguousarray(self.x[:: max(1, len(self.x) // _SAMPLE)][:_SAMPLE])
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -102,10 +109,9 @@ class Limits:
 
 
 class Writer(Protocol):
-    """One method. Attributes: limits; title: what the files are, for people."""
+    """One method."""
 
     limits: Limits
-    title: str
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
         """config.json's quantization_config.

@@ -6,7 +6,8 @@
     calibration.py  a text as token ids, and one forward over them
     folds.py        which norm or projection comes before which matrices, for AWQ
     folder.py       safetensors, a file a layer; begun anew where it was interrupted
-    gguf_file.py    GGUF; metadata.py: what its header says of a folder; vocabulary.py: of its tokenizer
+    gguf_file.py    GGUF; metadata.py: what its header says of a folder; vocabulary.py: of its tokenizer;
+                    types.py: which type each matrix gets
 
 How numbers are stored is not known here: quant/writers/ and quant/formats/ have one file a method or format.
 """

@@ -141,10 +141,10 @@ def _of_folder(
     for name, pairs in parts.items():
         first = pairs[0][1]
         pairs.sort(key=lambda pair: pair[1].part or 0)
-        shape = first.shape[::-1] if first.transposed else first.shape
+        shape, use = first.wanted.stored, first.wanted.use
         whole = shape if first.part is None else (len(pairs), *shape)
-        chosen = type_of(kind, name, shape[1], first.use, layers)
-        if first.use is Use.PROJECTION:
+        chosen = type_of(kind, name, shape[1], use, layers)
+        if use is Use.PROJECTION:
             counter.projections.add(name)
         found.append(ToWrite(name, whole, chosen, partial(_moved, checkpoint, name, pairs, chosen, counter)))
     for name, stored_as in now.vectors.items():
@@ -165,18 +165,18 @@ def _moved(
     """The matrices of a tensor, their rows where its reader looks for them."""
     for was, now in pairs:
         matrix = numbers(checkpoint, was.name)
-        matrix = matrix.T if was.transposed else matrix
+        matrix = matrix.T if was.wanted.transposed else matrix
         matrix = _rows(matrix, was, now)
-        yield from _blocks(matrix.T if now.transposed else matrix, kind, name)
+        yield from _blocks(matrix.T if now.wanted.transposed else matrix, kind, name)
     counter.done(name)
 
 
 def _rows(array: F32, was: Placed, now: Placed) -> F32:
-    taken = array if was.order is None else array[was.order]
-    if now.order is None:
+    taken = array if was.wanted.order is None else array[was.wanted.order]
+    if now.wanted.order is None:
         return taken
     found = np.empty_like(taken)
-    found[now.order] = taken
+    found[now.wanted.order] = taken
     return found
 
 

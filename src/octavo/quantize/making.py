@@ -27,9 +27,6 @@ from octavo.quantize.folds import Fold
 from octavo.quantize.job import Asked, Report
 from octavo.quantize.stored import Named, StoredModel, StoredWeight, numbers
 
-_SAMPLE = 512
-"""Rows of x that are kept until a layer is written."""
-
 
 class Matrices:
     """A model's projections, as they are and as they become.
@@ -109,7 +106,10 @@ class Matrices:
         self._folds = {name: fold for fold in folds for name in fold.readers}
 
     def look(self, name: str, x: F32) -> None:
-        """Of a method that folds: find the scale of all that read x, as name does, and keep some of x."""
+        """Of a method that folds: find the scale of all that read x, as name does.
+
+        Some rows of x are kept until the layer is written.
+        """
         fold = self._folds.get(name)
         if fold is not None and name not in self._scales and isinstance(self.writer, Folding):
             ws = [numbers(self._checkpoint, reader) for reader in fold.readers]
@@ -117,8 +117,7 @@ class Matrices:
             self._scales |= dict.fromkeys((*fold.readers, *fold.tables), scale)
             self._fold(fold, scale)
         if name not in self._samples:
-            some = x[:: max(1, len(x) // _SAMPLE)][:_SAMPLE]
-            self._samples[name] = Met(some / self._scales.get(name, np.float32(1)))
+            self._samples[name] = Met(self.met(x).sample / self._scales.get(name, np.float32(1)))
 
     def _fold(self, fold: Fold, scale: F32) -> None:
         if fold.norm is not None:

@@ -17,7 +17,7 @@ from octavo.kernels.weight import Layout, Weight, check_stack
 from octavo.models.config import RopeConfig
 from octavo.models.layers import LayerNorm, RMSNorm, Use
 from octavo.models.load import load_model
-from octavo.models.loader import Loader, Order
+from octavo.models.loader import Loader, Wanted
 from octavo.models.registry import Model
 from octavo.quant import registry as formats
 
@@ -32,22 +32,20 @@ class Named(Weight):
         name: as the file has it, "model.layers.0.mlp.up_proj.weight".
         read: the whole matrix, f32 [N, K], as whoever makes the new file has it.
         taken: which of its rows these are.
-        use: what for.
     """
 
     name: str = ""
     read: Callable[[str], F32] = lambda name: np.zeros((0, 0), np.float32)
     taken: I64 = field(default_factory=lambda: np.zeros(0, np.int64))
-    use: Use = Use.PROJECTION
 
     @staticmethod
-    def of(name: str, shape: tuple[int, int], read: Callable[[str], F32], use: Use) -> Named:
+    def of(name: str, shape: tuple[int, int], read: Callable[[str], F32]) -> Named:
         """The whole matrix."""
-        return _named(shape, name, read, np.arange(shape[0]), use)
+        return _named(shape, name, read, np.arange(shape[0]))
 
     def rows(self, index: I64 | slice) -> Weight:
         taken = self.taken[index]
-        return _named((len(taken), self.shape[1]), self.name, self.read, taken, self.use)
+        return _named((len(taken), self.shape[1]), self.name, self.read, taken)
 
     def transpose(self) -> Weight:
         return Weight.dense(np.ascontiguousarray(self.dequantize().T))
@@ -56,9 +54,9 @@ class Named(Weight):
         return self.read(self.name)[self.taken]
 
 
-def _named(shape: tuple[int, int], name: str, read: Callable[[str], F32], taken: I64, use: Use) -> Named:
+def _named(shape: tuple[int, int], name: str, read: Callable[[str], F32], taken: I64) -> Named:
     nothing = np.broadcast_to(np.zeros((), np.float32), shape)
-    return Named(Layout.F32, shape, nothing, name=name, read=read, taken=taken, use=use)
+    return Named(Layout.F32, shape, nothing, name=name, read=read, taken=taken)
 
 
 class StoredWeight(ReferenceWeight):
@@ -105,20 +103,15 @@ class NormName(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """Where the file has a matrix that the model asked for, and how its rows are taken.
+    """Where the file has a matrix that the model asked for.
 
     Attributes:
         name: in the file; part: which of the matrices that are stacked there; None: it is one.
-        shape: as the model has it, [N, K]. order: the rows of the file's that these are; None: as they stand.
-        transposed: the file has [K, N].
     """
 
     name: str
     part: int | None
-    shape: tuple[int, int]
-    order: Order | None
-    transposed: bool
-    use: Use
+    wanted: Wanted
 
 
 class NamingLoader(Loader):
@@ -144,24 +137,16 @@ class NamingLoader(Loader):
         self.norms: dict[int, NormName] = {}
         self.gains: list[F32] = []
 
-    def weight(
-        self,
-        name: str,
-        shape: tuple[int, int],
-        order: Order | None = None,
-        transposed: bool = False,
-        use: Use = Use.PROJECTION,
-    ) -> Weight:
-        stored = shape[::-1] if transposed else shape
-        tensor = self._take(name, stored)
+    def _weight(self, wanted: Wanted) -> Weight:
+        tensor = self._take(wanted.name, wanted.stored)
         formats.get_format(tensor.format)  # which can be read
-        self.matrices[tensor.name] = (stored, use)
-        self.placed[name] = Placed(tensor.name, self._find(name)[1], shape, order, transposed, use)
-        if transposed:
+        self.matrices[tensor.name] = (wanted.stored, wanted.use)
+        self.placed[wanted.name] = Placed(tensor.name, self._find(wanted.name)[1], wanted)
+        if wanted.transposed:
             self.columns.add(tensor.name)
-        named = Named.of(tensor.name, stored, self.read, use)
-        whole = named.transpose() if transposed else named
-        return whole if order is None else whole.rows(order)
+        named = Named.of(tensor.name, wanted.stored, self.read)
+        whole = named.transpose() if wanted.transposed else named
+        return whole if wanted.order is None else whole.rows(wanted.order)
 
     def vector(self, name: str, length: int) -> F32:
         self.vectors[name] = self._find(name)[0]
@@ -200,7 +185,6 @@ class StoredModel:
     """
 
     model: Model
-    backend: StoredBackend
     matrices: Mapping[str, tuple[tuple[int, int], Use]]
     columns: frozenset[str]
     norms: Mapping[int, NormName]
@@ -231,10 +215,9 @@ def load_stored(
             self.read = read
             kept.append(self)
 
-    backend = StoredBackend()
-    model, _ = load_model(checkpoint, backend, "auto", context, None, Loading)
+    model, _ = load_model(checkpoint, StoredBackend(), "auto", context, None, Loading)
     load = kept[0]
-    return StoredModel(model, backend, load.matrices, frozenset(load.columns), load.norms, load)
+    return StoredModel(model, load.matrices, frozenset(load.columns), load.norms, load)
 
 
 def numbers(checkpoint: Checkpoint, name: str) -> F32:

@@ -39,7 +39,7 @@ def tokenizer_metadata(folder: Path, words: int) -> dict[str, Any]:
     found: dict[str, Any] = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": kinds}
     merges = [pair if isinstance(pair, str) else " ".join(pair) for pair in model["merges"]]
     if model.get("byte_fallback"):
-        found |= _sentencepiece(source, tokens, merges)
+        found |= _sentencepiece(source, tokens, kinds, merges)
     else:
         found |= {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": _name(source)}
         found["tokenizer.ggml.merges"] = merges
@@ -76,17 +76,19 @@ def _tokens(source: dict[str, Any], words: int) -> tuple[list[str], list[int]]:
     return tokens, kinds
 
 
-def _sentencepiece(source: dict[str, Any], tokens: list[str], merges: list[str]) -> dict[str, Any]:
+def _sentencepiece(
+    source: dict[str, Any], tokens: list[str], kinds: list[int], merges: list[str]
+) -> dict[str, Any]:
     """GGUF's model "llama": the earlier a merge, the higher its piece's score."""
     rank: dict[str, int] = {}
     for i, merge in enumerate(merges):
         rank.setdefault(merge.replace(" ", "", 1), i)
-    types = _tokens(source, len(tokens))[1]
+    kinds = list(kinds)
     for i, token in enumerate(tokens):
         if len(token) == 6 and token.startswith("<0x") and token.endswith(">"):
-            types[i] = BYTE
+            kinds[i] = BYTE
         elif token == source["model"].get("unk_token"):
-            types[i] = UNKNOWN
+            kinds[i] = UNKNOWN
     scores = [-float(rank[token]) if token in rank else -float(len(merges)) for token in tokens]
     steps = _steps(source.get("normalizer"), "normalizers")
     prefixed = any(step["type"] == "Prepend" for step in steps)
@@ -94,7 +96,7 @@ def _sentencepiece(source: dict[str, Any], tokens: list[str], merges: list[str])
         "tokenizer.ggml.model": "llama",
         "tokenizer.ggml.pre": "default",
         "tokenizer.ggml.scores": scores,
-        "tokenizer.ggml.token_type": types,
+        "tokenizer.ggml.token_type": kinds,
         "tokenizer.ggml.add_space_prefix": prefixed,
     }
 

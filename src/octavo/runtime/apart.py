@@ -5,7 +5,8 @@ What such a row asks for slows that row, and no other:
 - Rows with a constraint, such as a grammar, are drawn without its mask first (Sampler, step 7). The
   constraint is asked about the drawn token while other rows are drawn. Only if it refuses the token is the
   mask computed, and another token drawn from the same logits (Refusals).
-- Rows that ask for log-probabilities alone are drawn by the decoder, which writes these.
+- Rows that ask for log-probabilities alone are drawn by the decoder, which writes these. Those that ask for
+  a watermark alone are drawn by it, too, each with the list that follows its last token.
 - Rows with penalties or biases, or with a mask that top_p needs before the draw, are left to the sampler,
   which draws from the same logits. Their masks are computed before the forward, or beside it where it
   leaves a core idle.
@@ -64,8 +65,14 @@ class Apart:
             refusals = Refusals(self._samplings, rows)
             asked = Asked(others.asked, refusals, self._samplings.row_mask)
         scores = self._logprobs(others)
-        drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores))
+        lifted = self._samplings.green.lifted(others.marked) if others.marked else None
+        drawn = self._decoder.step(rows, starts, left, asked, Scored(others.scored, scores), lifted)
+        if lifted is not None:
+            self._samplings.green.made()
         results: dict[int, SampledToken | RowError] = {}
+        for place in others.marked:
+            if drawn[place] >= 0:
+                self._samplings.append(rows[place], (drawn[place],))
         for index, place in enumerate(others.scored):
             if drawn[place] >= 0:
                 results[place] = scored(drawn[place], index, scores)

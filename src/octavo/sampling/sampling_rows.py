@@ -115,7 +115,9 @@ class SamplingRows:
             elif wishes.scored:
                 others.scored.append(place)
                 others.most = max(others.most, int(self._rows["num_logprobs"][row]))
-        return others if others.left or others.asked or others.scored else None
+            elif wishes.mark is not None:
+                others.marked[place] = wishes.mark.before()
+        return others if any((others.left, others.asked, others.scored, others.marked)) else None
 
     def masks_after(self, rows: Sequence[int]) -> tuple[U32, dict[int, str]]:
         """(which tokens may follow in rows whose tokens were not taken, place -> why a row's limits cannot

@@ -16,11 +16,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from octavo.errors import InvalidRequestError
+from octavo.kernels.draws import Lifted
 from octavo.kernels.green_list import green_list
 from octavo.params.watermark import WatermarkParams
 from octavo.sampling.sampling_batch import U32, Boost
 
 CACHE_BYTES = 32 * 2**20
+Marks = Mapping[int, tuple[WatermarkParams, int]]
+_Key = tuple[int, int]
+"""A list's seed, and how many tokens it has."""
 
 
 class GreenLists:
@@ -36,12 +40,15 @@ class GreenLists:
 
     def __init__(self, vocab_size: int, most_bytes: int = CACHE_BYTES) -> None:
         self.vocab_size = vocab_size
-        self._most = max(1, most_bytes // (4 * -(-vocab_size // 32)))
-        self._lists: OrderedDict[tuple[int, int], U32] = OrderedDict()
+        words = -(-vocab_size // 32)
+        # Memory that is not written yet is not taken yet.
+        self._table = np.empty((max(1, most_bytes // (4 * words)), words), np.uint32)
+        self._lines: OrderedDict[_Key, int] = OrderedDict()  # in the table, by use
+        self._asked: set[_Key] = set()  # of lists that somebody was to make, and has not told of
         self.hits = self.misses = 0
 
     def __len__(self) -> int:
-        return len(self._lists)
+        return len(self._lines)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -49,21 +56,15 @@ class GreenLists:
         return {"hit": self.hits, "made": self.misses}
 
     def after(self, token: int, wanted: WatermarkParams) -> U32:
-        """Bits [ceil(V / 32)] of the tokens that are green after this one; they are only read."""
-        seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
-        key = seed, int(self.vocab_size * wanted.gamma)
-        found = self._lists.get(key)
-        if found is not None:
-            self.hits += 1
-            self._lists.move_to_end(key)
-            return found
-        self.misses += 1
-        if len(self._lists) >= self._most:
-            self._lists.popitem(last=False)
-        self._lists[key] = made = green_list(seed, self.vocab_size, key[1])
-        return made
+        """Bits [ceil(V / 32)] of the tokens that are green after this one; valid until the next call."""
+        key = self._key(token, wanted)
+        lines, missing = self._found([key])
+        bits: U32 = self._table[lines[0]]
+        for seed, count in missing:
+            bits[:] = green_list(seed, self.vocab_size, count)
+        return bits
 
-    def boost(self, rows: int, marked: Mapping[int, tuple[WatermarkParams, int]]) -> Boost | None:
+    def boost(self, rows: int, marked: Marks) -> Boost | None:
         """What a batch of so many rows adds to its logits.
 
         Args:
@@ -71,11 +72,56 @@ class GreenLists:
         """
         if not marked:
             return None
-        bits = np.zeros((rows, -(-self.vocab_size // 32)), np.uint32)
+        bits = np.zeros((rows, self._table.shape[1]), np.uint32)
         deltas = np.zeros(rows, np.float32)
         for index, (wanted, token) in marked.items():
             bits[index], deltas[index] = self.after(token, wanted), wanted.delta
         return Boost(bits, deltas)
+
+    def lifted(self, marked: Marks) -> Lifted:
+        """What a step of the decoder adds to its logits. Whoever has made the lists calls made().
+
+        Args:
+            marked: place of each row with a watermark -> as in boost().
+        """
+        keys = [self._key(token, wanted) for wanted, token in marked.values()]
+        table = self._table
+        if len(keys) <= len(table):
+            lines, missing = self._found(keys)
+            self._asked |= missing.keys()
+        else:  # more than are kept
+            missing = {key: line for line, key in enumerate(dict.fromkeys(keys))}
+            lines, table = [missing[key] for key in keys], np.empty((len(missing), table.shape[1]), np.uint32)
+            self.misses += len(missing)
+            self.hits += len(keys) - len(missing)
+        deltas = np.array([wanted.delta for wanted, _ in marked.values()], np.float32)
+        made = [(*key, line) for key, line in missing.items()]
+        return Lifted(list(marked), table, np.array(lines, np.int32), deltas, made)
+
+    def made(self) -> None:
+        """The lists of the last lifted() stand in the table. After a step that has failed they may not."""
+        self._asked.clear()
+
+    def _key(self, token: int, wanted: WatermarkParams) -> _Key:
+        seed = wanted.hashing_key * token % (2**64 - 1) & 0xFFFFFFFF  # (as transformers; 32 bits count)
+        return seed, int(self.vocab_size * wanted.gamma)
+
+    def _found(self, keys: Sequence[_Key]) -> tuple[list[int], dict[_Key, int]]:
+        """(the line of each of these lists, which are at most as many as are kept; of those to be made)."""
+        lines, full = self._lines, len(self._table)
+        missing: dict[_Key, int] = {}
+        for key in keys:
+            if key in lines:
+                lines.move_to_end(key)
+            if key not in lines or key in self._asked:
+                missing[key] = -1
+        for key in missing:
+            if key not in lines:
+                lines[key] = len(lines) if len(lines) < full else lines.popitem(last=False)[1]
+            missing[key] = lines[key]
+        self.misses += len(missing)
+        self.hits += len(keys) - len(missing)
+        return [lines[key] for key in keys], missing
 
 
 class Marked:

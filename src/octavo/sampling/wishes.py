@@ -9,6 +9,7 @@ import numpy as np
 
 from octavo.errors import InvalidRequestError
 from octavo.params import SamplingParams
+from octavo.params.watermark import WatermarkParams
 from octavo.sampling.limits import RowLimits
 from octavo.sampling.sampling_batch import F32, I32
 from octavo.sampling.watermark import Marked
@@ -114,12 +115,14 @@ class Wishes:
         return lists or self.counts is not None or self.limits is not None or self.mark is not None
 
     def needs_sampler(self, position: int) -> bool:
-        """Whether the sampler must draw the token at this position: the decoder can only obey the record, ask
-        the row's limits about a drawn token, and write log-probabilities."""
-        if self.beam or any(each is not None for each in (self.bias, self.counts, self.mark)):
+        """Whether the sampler must draw the token at this position: the decoder can only obey the record, and
+        one of these: ask the row's limits about a drawn token, write log-probabilities, add a watermark."""
+        if self.beam or self.bias is not None or self.counts is not None:
             return True
-        early = self.banned is not None and position < self.min_position
-        return early or (self.limits is not None and (self.limits.before or self.scored))
+        if self.banned is not None and position < self.min_position:
+            return True
+        several = (self.limits is not None) + self.scored + (self.mark is not None) > 1
+        return several or (self.limits is not None and self.limits.before)
 
 
 @dataclass(slots=True, eq=False)
@@ -130,9 +133,11 @@ class OtherRows:
         left: rows that the sampler draws.
         asked: rows whose limits are asked about the drawn token.
         scored: rows that ask for log-probabilities alone; most: of at most this many likeliest tokens.
+        marked: rows that ask for a watermark alone -> what GreenLists.lifted takes.
     """
 
     left: list[int] = field(default_factory=list)
     asked: list[int] = field(default_factory=list)
     scored: list[int] = field(default_factory=list)
     most: int = 0
+    marked: dict[int, tuple[WatermarkParams, int]] = field(default_factory=dict)

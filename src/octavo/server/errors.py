@@ -124,6 +124,8 @@ def to_api_error(error: BaseException, params: Mapping[str, str] | None = None) 
     Args:
         params: names of fields in the request by the engine's names for them, where they differ.
     """
+    if isinstance(error, ContextLengthError) and params and error.param is not None and error.param in params:
+        return ContextLengthError(error.tokens, error.most, params[error.param])
     if isinstance(error, ApiError):
         return error
     if isinstance(error, InvalidRequestError):  # 400, in the names of fields that the client sent

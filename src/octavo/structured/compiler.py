@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
@@ -71,6 +72,8 @@ class ConstraintCompiler:
         self._lock = threading.Lock()
         self._grammars = CompilePool("grammars", PARAM)
         self._words = CompilePool("bad_words", "bad_words")
+        # One thread, apart from the event loop's: originals that nobody waits for keep nobody waiting.
+        self._widening = ThreadPoolExecutor(1, "grammars")
         self._making = threading.Lock()
         self._steps = self._make_table()
         self._table: GrammarVocabulary | None = None
@@ -122,8 +125,9 @@ class ConstraintCompiler:
             known = self._known(key)
             quick, patient = (partial(self._tried, wanted, key, cpu_s) for cpu_s in (QUICK_S, PATIENT_S))
             made = known or await self._grammars.run(len(key), quick, patient, owner)
-            if (known or params.n > 1) and not made.is_wide:
-                asyncio.get_running_loop().run_in_executor(None, made.widen)  # nobody waits for it
+            if (known or params.n > 1) and made.begin_widening():
+                with suppress(RuntimeError):  # after close()
+                    self._widening.submit(made.widen)
             constraints.append(made)
         return params.replace(constraints=tuple(constraints))
 
@@ -137,6 +141,7 @@ class ConstraintCompiler:
         """End what compile_async() waits for with ShuttingDownError, and take nothing new there."""
         self._grammars.close()
         self._words.close()
+        self._widening.shutdown(wait=False, cancel_futures=True)
         self._trials.close()
 
     def _bad_words(self, words: Sequence[str]) -> BadWords:

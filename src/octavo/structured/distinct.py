@@ -69,10 +69,9 @@ class Distinct:
         matcher.append(output)
         return matcher
 
-    @property
-    def is_wide(self) -> bool:
+    def begin_widening(self) -> bool:
         """As Grammar's."""
-        return self._grammar.is_wide
+        return self._grammar.begin_widening()
 
     def widen(self) -> None:
         """As Grammar's."""

@@ -216,7 +216,7 @@ class Grammar:
         # turn, let several threads work. One is enough for a grammar's first row (see widen).
         self._originals, self._wanted = [first], originals
         self._turns = itertools.count()
-        self._widening = threading.Lock()
+        self._widening, self._begun = threading.Lock(), False
         # The first mask tells whether anything may come, and builds what later masks share. Its time is the
         # compiling's, not the rows'.
         mask = full_mask(1, vocabulary.tokenizer.vocab_size)[0]
@@ -240,6 +240,11 @@ class Grammar:
     def is_wide(self) -> bool:
         """Whether all originals are there."""
         return len(self._originals) >= self._wanted
+
+    def begin_widening(self) -> bool:
+        """Whether the caller is to have widen() called: the first one that asks is, if there is need."""
+        begun, self._begun = self._begun, True
+        return not begun and not self.is_wide
 
     def widen(self) -> None:
         """Make the other originals, each in the time that the grammar took to compile: it is used again."""

@@ -78,19 +78,6 @@ def _arguments(text: str, where: str) -> Any:
     return value
 
 
-def deeper(value: Any, most: int) -> bool:
-    """Whether a JSON value is nested deeper than so many levels; a text or a number has none."""
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(most):
-        level = [
-            member
-            for each in level
-            for member in (each.values() if isinstance(each, dict) else each)
-            if isinstance(member, (dict, list))
-        ]
-    return bool(level)
-
-
 def as_text(messages: Any, tools: Sequence[Mapping[str, Any]] | None) -> Any:
     """The messages with tools, their calls and results written out in the Hermes format."""
     if not isinstance(messages, Sequence) or not all(isinstance(m, Mapping) for m in messages):
@@ -122,3 +109,16 @@ def _message_as_text(message: Mapping[str, Any]) -> dict[str, Any]:
     if message.get("role") == "tool" and isinstance(content, str):
         return {"role": "user", "content": f"<tool_response>\n{content}\n</tool_response>"}
     return dict(message)
+
+
+def deeper(value: Any, most: int) -> bool:
+    """Whether a JSON value is nested deeper than so many levels; a text or a number has none."""
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(most):
+        level = [
+            member
+            for each in level
+            for member in (each.values() if isinstance(each, dict) else each)
+            if isinstance(member, (dict, list))
+        ]
+    return bool(level)

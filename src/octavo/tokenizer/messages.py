@@ -11,7 +11,6 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
 
-
 KEYS = frozenset(
     {"role", "content", "name", "tool_calls", "tool_call_id", "refusal", "reasoning_content", "reasoning",
      "annotations"}
@@ -19,19 +18,20 @@ KEYS = frozenset(
 """What a message may hold. annotations: an answer's links, which its text has too."""
 
 PART_KEYS = frozenset({"type", "text", "annotations", "logprobs", "cache_control", "prompt_cache_breakpoint"})
-"""What a text part may hold: also what an answer's part had. The last two: prefixes are cached unasked."""
+"""What a text part may hold, an answer's too. The last two wishes the prefix cache fulfils unasked."""
 
 
 def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
     """Fresh copies with `content` a string (text parts joined by newlines, as vLLM does).
 
-    Calls get their arguments parsed, as templates expect; a refusal is content; what is null is left out.
+    Tool calls get their arguments parsed from JSON, which is what templates expect. An answer's
+    refusal is its content. What is null is left out.
 
     Args:
         template: its source; a message may also hold what it speaks of.
 
     Raises:
-        InvalidRequestError: no list, no role, no text, a member that nobody reads, a result of no call.
+        InvalidRequestError: no list, unknown roles, content that is no text, members that nobody reads.
         UnsupportedError: image, audio or other parts.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, (str, bytes)) or not messages:
@@ -47,7 +47,8 @@ def plain_messages(messages: Any, template: str = "") -> list[dict[str, Any]]:
 def _message(message: Any, where: str, template: str) -> dict[str, Any]:
     if not isinstance(message, Mapping) or not all(isinstance(key, str) for key in message):
         raise InvalidRequestError(f"{where} must be an object with role and content", "messages")
-    if (role := message.get("role")) not in ROLES:
+    role = message.get("role")
+    if role not in ROLES:
         raise InvalidRequestError(f"{where}.role must be one of {', '.join(ROLES)}", "messages")
     plain = {key: value for key, value in message.items() if value is not None}
     only_known(plain, KEYS, where, template)

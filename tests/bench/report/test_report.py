@@ -35,6 +35,23 @@ def test_a_table_has_columns() -> None:
     assert lines == ["work      tok/s   n", "prompt  1,234.6   3", "decode        -  12"]
 
 
+def test_words_stand_left_and_figures_right() -> None:
+    """Where a reason stands in for one figure of a column, the column is still one of figures."""
+    rows = [("a", "long words", "12.5 (1.02)", "ms"), ("b", "-", "too long", "tokens/s"), ("c", "x", "-", "")]
+    found = Table(("row", "claim", "TPOT", "unit"), tuple(rows))
+    assert found.sides == ("<", "<", ">", "<")
+    assert found.text().splitlines() == [
+        "row  claim              TPOT  unit",
+        "a    long words  12.5 (1.02)  ms",
+        "b    -              too long  tokens/s",
+        "c    x                     -",
+    ]
+    assert Table(("", "ms"), ()).sides == Table(("", "ms"), (("a", "-"),)).sides == ("<", ">")
+    text = page(Report("t", [found], [], {}, {}))
+    assert '<th>TPOT</th><th class="words">unit</th>' in text
+    assert '<td class="words">long words</td><td>12.5 (1.02)</td>' in text
+
+
 def test_a_narrow_terminal_gets_a_line_for_each_figure() -> None:
     wide = Table(("milliseconds", "p50", "p99"), (("to the first token", "123.4", "567.8"),), notes=("note",))
     assert wide.text(40).splitlines()[1].split() == ["to", "the", "first", "token", "123.4", "567.8"]

@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
+import random
+import re
+import signal
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,10 +21,11 @@ from octavo.bench.serving.compare import Compared, Median, Side, compare, refere
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
 from octavo.bench.serving.generator import Pace, Recorded, generate
+from octavo.bench.serving.peers import command_of, find, free_port, start
 from octavo.bench.wire import Wire
 from octavo.cli import main
-from octavo.cli._bench.compare import body_of, named_servers, table_of
-from octavo.errors import InvalidRequestError
+from octavo.cli._bench.compare import Starting, body_of, named_servers, started_kinds, table_of
+from octavo.errors import InvalidRequestError, OctavoError
 from support.virtual_time import Act, Scripted, completion, run
 
 
@@ -129,6 +136,151 @@ def test_names() -> None:
     }  # fmt: skip
     with pytest.raises(InvalidRequestError, match="two servers are named 'a'"):
         named_servers(["a=http://x", "a=http://y"])
+
+
+def test_two_runs_agree_within_the_spread_that_they_print() -> None:
+    """Servers whose speed wanders by a tenth, as that of a shared machine does: a run says how far, and
+    another run is no farther from it."""
+
+    def once(seed: int) -> Compared:
+        draw = random.Random(seed)
+
+        def wandering(gap: float) -> Any:
+            calls = itertools.count()
+            speed = [1.0]
+
+            def script(n: int, path: str, body: Any) -> Sequence[Act]:
+                if next(calls) % 4 == 0:  # a load of four requests
+                    speed[0] = draw.uniform(0.95, 1.05)
+                return completion(10 * gap * speed[0], [gap * speed[0]] * 9)
+
+            return script
+
+        return run(compare({"a": load_on(wandering(0.1)), "b": load_on(wandering(0.3))}, 5, lambda: 1.0))
+
+    pairs = 0
+    for first, second in itertools.combinations([once(seed) for seed in range(8)], 2):
+        for one, other in zip(first.sides, second.sides, strict=True):
+            for figure in ("output_throughput", "p50_ttft_ms", "p50_tpot_ms"):
+                here, there = one.median(figure), other.median(figure)
+                assert here is not None
+                assert there is not None
+                apart = max(here.value / there.value, there.value / here.value)
+                assert 1.0 < apart <= max(here.spread, there.spread)
+                pairs += 1
+        assert first.differ(first.sides[1], "output_throughput"), "three times as slow is no noise"
+    assert pairs == 28 * 2 * 3
+
+
+def test_what_is_to_be_started() -> None:
+    named = named_servers(
+        ["octavo:smollm2", "mine=octavo:a.gguf", "llama.cpp:b.gguf", "x=http://h:1", "h:8000"]
+    )
+    assert list(named) == ["octavo", "mine", "llama.cpp", "x", "h:8000"]
+    found = started_kinds(named, Starting(["llama.cpp=/opt/server"], ["mine=--threads 1"]))
+    assert {
+        name: (each.kind.name, each.model, each.program, list(each.flags)) for name, each in found.items()
+    } == {
+        "octavo": ("octavo", "smollm2", None, []),
+        "mine": ("octavo", "a.gguf", None, ["--threads", "1"]),
+        "llama.cpp": ("llama.cpp", "b.gguf", "/opt/server", []),
+    }
+    for starting, text in (
+        (
+            Starting(["abacus=/x"]),
+            "compare starts llama.cpp, llama-cpp-python, octavo, transformers, vllm, and not",
+        ),
+        (Starting(["octavo"]), "--program takes KIND=PATH, and not 'octavo'"),
+        (Starting(None, ["x=--y"]), "--peer-flags speaks of 'x', which is not started"),
+    ):
+        with pytest.raises(InvalidRequestError, match=re.escape(text)):
+            started_kinds(named, starting)
+
+
+def test_commands_of_peers(tmp_path: Path) -> None:
+    model, folder = tmp_path / "m.gguf", tmp_path / "folder"
+    model.write_bytes(b"x")
+    folder.mkdir()
+    (folder / "config.json").write_text("{}")
+    every, python = find(), sys.executable
+    for name, peer in every.items():
+        for path, reads in ((model, peer.gguf), (folder, peer.folders)):
+            if not reads:
+                with pytest.raises(OctavoError, match=f"{re.escape(name)} reads"):
+                    command_of(peer, str(path), 7, python)
+                continue
+            words = command_of(peer, str(path), 7, python, ["--more"])
+            assert (words[0], words[-1]) == (python, "--more")
+            assert {str(path), "7"} <= set(words)
+    with pytest.raises(OctavoError, match="no-such-program is not installed here"):
+        command_of(every["vllm"], str(model), 7, "no-such-program")
+
+
+LISTENS = """
+import http.server, sys
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        body = b'{"data": [{"id": "m"}]}'
+        self.send_response(200)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Answers).serve_forever()
+"""
+
+
+def test_a_server_is_started_and_ended() -> None:
+    async def main() -> int | None:
+        port = free_port()
+        running = await start([sys.executable, "-c", LISTENS, str(port)], port)
+        try:
+            await running.ready(60)
+        finally:
+            await running.close()
+        return running._process.returncode
+
+    assert asyncio.run(main()) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    ("code", "timeout", "text"),
+    [
+        ("import sys; sys.exit('no such model')", 60.0, "it ended with status 1: no such model"),
+        ("import time; time.sleep(60)", 0.3, "it was not ready within 0.3 s: no message"),
+    ],
+)
+def test_a_server_that_does_not_start(code: str, timeout: float, text: str) -> None:
+    async def main() -> None:
+        port = free_port()
+        running = await start([sys.executable, "-c", code], port)
+        try:
+            await running.ready(timeout)
+        finally:
+            await running.close()
+
+    with pytest.raises(OctavoError, match=re.escape(text)):
+        asyncio.run(main())
+    with pytest.raises(OctavoError, match="/no/program cannot be run"):
+        asyncio.run(start(["/no/program"], 1))
+
+
+def test_octavo_is_started_and_what_is_not_installed_is_listed(capfd: pytest.CaptureFixture[str]) -> None:
+    words = [
+        "bench",
+        "compare",
+        "octavo:smollm2",
+        "llama.cpp:smollm2",
+        "--program",
+        "llama.cpp=no-such-program",
+    ]
+    small = ["--rounds", "2", "--num-prompts", "3", "--random-input-len", "8", "--random-output-len", "4"]
+    flags = "octavo=--max-model-len 64 --num-pages 16 --max-num-seqs 2 --threads 1"
+    assert main([*words, *small, "--peer-flags", flags, "--json"]) == 0
+    ours, theirs = json.loads(capfd.readouterr().out)["servers"]
+    assert ours["not_measured"] is None
+    assert [each["completed"] for each in ours["rounds"]] == [3, 3]
+    assert ours["medians"]["output_throughput"]["value"] > 0
+    assert theirs["not_measured"] == "no-such-program is not installed here"
 
 
 def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+NUMBER = re.compile(r"[-+]?[\d.]")
+"""How a cell begins that is a figure, whatever its unit."""
 NONE = "-"
 """Stands where nothing was measured."""
 
@@ -15,6 +18,8 @@ class Table:
 
     Attributes:
         notes: lines below it.
+
+    Columns of figures stand right, columns of words left.
     """
 
     headers: tuple[str, ...]
@@ -34,9 +39,15 @@ class Table:
                 lines += [row[0], *(f"  {header:<{room}}  {cell}" for header, cell in pairs)]
         else:
             for row in every:
-                cells = [f"{cell:>{width}}" for cell, width in zip(row[1:], widths[1:], strict=True)]
-                lines.append("  ".join([f"{row[0]:<{widths[0]}}", *cells]).rstrip())
+                cells = zip(row, self.sides, widths, strict=True)
+                lines.append("  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip())
         return "\n".join([*lines, *self.notes])
+
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """Of each column, where its cells stand: "<" left (names and words), ">" right (figures)."""
+        columns = list(zip(*self.rows, strict=True)) or [()] * len(self.headers)
+        return ("<", *(_side(cells) for cells in columns[1:]))
 
 
 def number(value: float | None, digits: int = 1) -> str:
@@ -47,6 +58,12 @@ def number(value: float | None, digits: int = 1) -> str:
 def table(headers: Sequence[str], rows: Sequence[Sequence[object]], title: str = "") -> Table:
     """Cells that are numbers as number() writes them, None as what was not measured."""
     return Table(tuple(headers), tuple(tuple(_cell(cell) for cell in row) for row in rows), title)
+
+
+def _side(cells: Sequence[str]) -> str:
+    """Right where at least half of what is there are figures: a reason may stand in for one of them."""
+    told = [bool(NUMBER.match(cell)) for cell in cells if cell not in ("", NONE)]
+    return ">" if 2 * sum(told) >= len(told) else "<"
 
 
 def _cell(value: object) -> str:

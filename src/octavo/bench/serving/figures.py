@@ -17,6 +17,7 @@ from octavo.bench.serving.exchange import Reply
 from octavo.bench.serving.generator import Recorded
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError
+from octavo.runtime.hardware import usable_threads
 
 METRICS = {
     "ttft": "to the first token (TTFT)",
@@ -53,6 +54,7 @@ class Figures:
         counted: "usage" if the server counted all answers' tokens; "pieces" if for some of them the pieces of
             text that came had to do; None: there was no answer.
         goodput: answers a second that kept every limit of the SLO; None: no SLO was given.
+        cpu_seconds: that asking and reading took; cpu_share: of what this machine had meanwhile.
         late_ms: the most that a request was sent after it was due while no --max-concurrency held it back.
         cut: why it ended before all were answered.
         errors: what went wrong, and how often.
@@ -71,6 +73,8 @@ class Figures:
     total_rate: float | None
     goodput: float | None
     most_at_once: int
+    cpu_seconds: float
+    cpu_share: float | None
     late_ms: float | None
     cut: str | None
     spreads: Mapping[str, Spread | None]
@@ -93,6 +97,8 @@ class Figures:
             "output_throughput": self.output_rate,
             "total_token_throughput": self.total_rate,
             "max_concurrent_requests": self.most_at_once,
+            "client_cpu_seconds": self.cpu_seconds,
+            "client_cpu_share": self.cpu_share,
             "max_late_ms": self.late_ms,
         }
         for name, spread in self.spreads.items():
@@ -137,6 +143,8 @@ def figures(
         total_rate=_rate(tokens + sum(inputs), seconds) if counted else None,
         goodput=_rate(sum(_keeps(reply, slo) for reply in good), seconds) if slo else None,
         most_at_once=recorded.most_at_once,
+        cpu_seconds=recorded.cpu_s,
+        cpu_share=None if math.isnan(seconds) else recorded.cpu_s / seconds / usable_threads(),
         late_ms=1e3 * max(late) if late and not held_back else None,
         cut=recorded.cut,
         spreads={name: Spread.of(values, percentiles) for name, values in times.items()},

@@ -9,6 +9,7 @@ All times are of the event loop's clock, so a loop whose time is not the world's
 from __future__ import annotations
 
 import asyncio
+import resource
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
@@ -41,12 +42,14 @@ class Recorded:
         seconds: from the beginning to the last answer's end, or until the load was stopped.
         cut: why it ended before all were answered; None: they were.
         most_at_once: requests on the way.
+        cpu_s: seconds of the processor that asking and reading took.
     """
 
     replies: list[Reply]
     seconds: float = 0.0
     cut: str | None = None
     most_at_once: int = 0
+    cpu_s: float = 0.0
     _under_way: int = field(default=0, repr=False)
 
     def begins(self) -> None:
@@ -77,7 +80,7 @@ async def generate(
     loop = asyncio.get_running_loop()
     recorded = Recorded([Reply(due) for due in pace.due_s])
     slots = None if pace.max_concurrency is None else asyncio.Semaphore(pace.max_concurrency)
-    begin, done = loop.time(), 0
+    begin, done, before = loop.time(), 0, _cpu_seconds()
 
     async def one(body: bytes, reply: Reply) -> None:
         nonlocal done
@@ -109,5 +112,12 @@ async def generate(
         if not task.cancelled() and (error := task.exception()) is not None:
             raise error
     ends = [reply.end_s for reply in recorded.replies if reply.end_s is not None]
+    recorded.cpu_s = _cpu_seconds() - before
     recorded.seconds = loop.time() - begin if recorded.cut or not ends else max(ends)
     return recorded
+
+
+def _cpu_seconds() -> float:
+    """Of this process, so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime

@@ -30,6 +30,8 @@ def _totals(found: Figures) -> Table:
         ("tokens a second, prompts too", number(found.total_rate)),
         ("most requests at once", number(float(found.most_at_once), 0)),
     ]
+    if found.cpu_share is not None:
+        rows.append(("of this machine, what asking took", f"{found.cpu_share:.1%}"))
     if found.goodput is not None:
         rows.append(("answers within the limits a second (goodput)", number(found.goodput, 2)))
     notes = [f"{count} x {error}" for error, count in found.errors.items()]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import shlex
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,39 +22,74 @@ if TYPE_CHECKING:
     from octavo.bench.report.table import Table
     from octavo.bench.serving.compare import Compared, Load
     from octavo.bench.serving.figures import Figures
+    from octavo.bench.serving.peers import Peer
 
 NAME = "compare"
-SERVERS = typer.Argument(..., help="NAME=URL of each server; the first is what others are set beside.")
+SERVERS = typer.Argument(
+    ...,
+    help="URL of each server, or KIND:MODEL to start one (octavo, llama.cpp, llama-cpp-python, transformers, "
+    "vllm), perhaps after NAME=; the first is what others are set beside.",
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Starting:
+    """How servers are started, as the options declare it."""
+
+    program: Annotated[
+        list[str] | None, typer.Option("--program", help="KIND=PATH of a program; several times.")
+    ] = None
+    peer_flags: Annotated[
+        list[str] | None,
+        typer.Option("--peer-flags", help="NAME=FLAGS: more flags of its own; several times."),
+    ] = None
+    ready_timeout: Annotated[
+        float, typer.Option("--ready-timeout", help="Seconds that a start may take.", min=0.001)
+    ] = 300.0
 
 
 @option_group("server", Server)
 @option_group("traffic", Traffic)
 @declared_flags("lengths", dataset_options)
+@option_group("starting", Starting)
 @option_group("output", Output)
 def command(
     server: Server,
     traffic: Traffic,
     lengths: Mapping[str, Any],
+    starting: Starting,
     output: Output,
     servers: list[str] = SERVERS,
     rounds: int = typer.Option(5, "--rounds", help="Loads on each server; medians are printed.", min=1),
 ) -> int:
-    """Compare servers, ours and others', on the same requests, in turns on one machine."""
+    """Compare servers, ours and others', running or started here, on the same requests, in turns."""
     from octavo.bench.serving.compare import compare, reference_seconds
 
     output.check()
     if server.base_url:
         raise InvalidRequestError("compare takes NAME=URL of each server, and no --base-url")
     named = named_servers(servers)
-    sides = {name: Asks(server, url) for name, url in named.items()}
+    kinds = started_kinds(named, starting)
+    sides = {name: Asks(server, url) for name, url in named.items() if name not in kinds}
 
     def say(name: str, number: int) -> None:
         if not output.as_json:
             print(f"round {number + 1} of {rounds}: {name} ...", file=sys.stderr, flush=True)
 
     async def work(stop: asyncio.Event) -> Compared:
-        loads = {name: load_of(asks, traffic, lengths, stop) for name, asks in sides.items()}
-        return await compare(loads, rounds, reference_seconds, stop, say)
+        async with AsyncExitStack() as running:
+            loads = {}
+            for name in named:
+                asks: Asks | OctavoError = sides[name] if name in sides else OctavoError("interrupted")
+                if name in kinds and not stop.is_set():
+                    if not output.as_json:
+                        print(f"starting {name} ...", file=sys.stderr, flush=True)
+                    asks = await started(kinds[name], starting, running, server)
+                if isinstance(asks, OctavoError):
+                    loads[name] = missing(asks)
+                else:
+                    loads[name] = load_of(asks, traffic, lengths, stop)
+            return await compare(loads, rounds, reference_seconds, stop, say)
 
     found = until_interrupted(work)
     title = f"{traffic.num_prompts} requests on each server, {rounds} rounds in turns"
@@ -63,20 +100,105 @@ def command(
 
 
 def named_servers(texts: list[str]) -> dict[str, str]:
-    """NAME=URL as {name: url}; a URL alone names itself.
+    """NAME=URL as {name: url}; a URL alone names itself, KIND:MODEL is named by its kind.
 
     Raises:
         InvalidRequestError: two have one name.
     """
+    from octavo.bench.serving.peers import find
+
     found: dict[str, str] = {}
     for text in texts:
         name, given, url = text.partition("=")
         if not given or "/" in name:  # (a URL's own query)
             name, url = text, text
+            kind, colon, model = text.partition(":")
+            if colon and kind in find() and not model.startswith("//"):
+                name = kind
         if name in found:
             raise InvalidRequestError(f"two servers are named {name!r}")
         found[name] = url
     return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Started:
+    """A server to be started. flags: more of its own."""
+
+    name: str
+    kind: Peer
+    model: str
+    program: str | None
+    flags: Sequence[str]
+
+
+def started_kinds(named: Mapping[str, str], starting: Starting) -> dict[str, Started]:
+    """Those of the servers that are to be started, by their names.
+
+    Raises:
+        InvalidRequestError: a flag speaks of a kind or a server that there is none of.
+    """
+    from octavo.bench.serving.peers import find, kind_of
+
+    programs = pairs_of(starting.program, "--program takes KIND=PATH")
+    flags = pairs_of(starting.peer_flags, "--peer-flags takes NAME=FLAGS")
+    for kind in programs:
+        kind_of(kind)
+    found = {}
+    for name, target in named.items():
+        kind, _, model = target.partition(":")
+        if kind in find() and not model.startswith("//"):
+            words = shlex.split(flags.get(name, ""))
+            found[name] = Started(name, kind_of(kind), model, programs.get(kind), words)
+    if unknown := sorted(set(flags) - set(found)):
+        raise InvalidRequestError(f"--peer-flags speaks of {unknown[0]!r}, which is not started")
+    return found
+
+
+def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
+    """NAME=VALUE each.
+
+    Raises:
+        InvalidRequestError: one is no such pair; the message begins with `what`.
+    """
+    found = {}
+    for text in texts or ():
+        name, given, value = text.partition("=")
+        if not (name and given and value):
+            raise InvalidRequestError(f"{what}, and not {text!r}")
+        found[name] = value
+    return found
+
+
+async def started(
+    wanted: Started, starting: Starting, running: AsyncExitStack, server: Server
+) -> Asks | OctavoError:
+    """The server, once it is ready; or why it is not."""
+    from octavo.bench.serving.peers import command_of, free_port, start
+
+    port = free_port()
+    try:  # (a model may have to be pulled)
+        words = await asyncio.to_thread(
+            command_of, wanted.kind, wanted.model, port, wanted.program, wanted.flags
+        )
+        found = await start(words, port)
+        running.push_async_callback(found.close)
+        await found.ready(starting.ready_timeout)
+    except OctavoError as error:
+        return error
+    return Asks(server, found.url)
+
+
+def missing(why: OctavoError) -> Load:
+    """The load of a server that is not there."""
+    from octavo.bench.serving.exchange import Reply
+    from octavo.bench.serving.figures import figures
+    from octavo.bench.serving.generator import Recorded
+
+    async def load() -> Figures:
+        return figures(Recorded([Reply(0.0, error=str(why))]))
+
+    return load
 
 
 def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyncio.Event) -> Load:

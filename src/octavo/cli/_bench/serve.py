@@ -201,9 +201,9 @@ class Asks:
         Raises:
             OctavoError: the server does not answer, or lists no models and none was named.
         """
-        from octavo.bench.load import first_model
         from octavo.bench.serving.client import Client
         from octavo.bench.serving.exchange import Asked
+        from octavo.bench.wire import first_model
 
         server = self.server
         model = server.model

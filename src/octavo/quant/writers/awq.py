@@ -17,8 +17,6 @@ from octavo.quant.grid import Rounded, grid_of, nearest, size_of_groups
 from octavo.quant.schemes.awq import settings_of, stored
 from octavo.quant.writer import Choice, Limits, Met, Tensors
 
-_TOKENS = 512
-"""Rows of x that errors are measured on."""
 _POWERS = np.arange(20) / 20
 _SHARES = 1 - np.arange(11) / 20
 
@@ -26,7 +24,6 @@ _SHARES = 1 - np.arange(11) / 20
 class Awq:
     """A Writer, and Folding."""
 
-    title = "AWQ"
     limits = Limits((4,), (128,), rows={4: 8}, calibrated=True, folds=True, zeros=True, without=False)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
@@ -41,7 +38,7 @@ class Awq:
         count = np.bincount(ties)
         size = np.bincount(ties, np.abs(met.x).mean(axis=0, dtype=np.float64)) / np.maximum(count, 1)
         size = np.maximum(size, size.max(initial=0) * 1e-4 + 1e-30)  # columns that meet next to nothing
-        x = sample(met.x)
+        x = met.sample
         best, least = np.ones(len(ties), np.float32), np.inf
         for power in _POWERS:
             some = size**power
@@ -63,17 +60,12 @@ def awq(stem: str, w: F32Array, met: Met | None, choice: Choice) -> Rounded:
     n, k = w.shape
     group = size_of_groups(k, choice)
     scale, zero = np.empty((n, k // group), np.float32), np.empty((n, k // group), np.int64)
-    q, x = np.empty((n, k), np.uint8), sample(met.x)
+    q, x = np.empty((n, k), np.uint8), met.sample
     for g in range(k // group):
         columns = slice(g * group, (g + 1) * group)
         found = _cut(stem, w[:, columns], x[:, columns], choice)
         q[:, columns], scale[:, g], zero[:, g] = found
     return Rounded(q, scale, zero, (np.arange(k) // group).astype(np.int32))
-
-
-def sample(x: F32Array) -> F32Array:
-    """Some rows of [T, K], from all over."""
-    return np.ascontiguousarray(x[:: max(1, len(x) // _TOKENS)][:_TOKENS])
 
 
 def _error(w: F32Array, scale: F32Array, x: F32Array, choice: Choice) -> float:

@@ -14,7 +14,6 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Fp8:
     """A Writer."""
 
-    title = "compressed-tensors FP8, a scale a row"
     limits = Limits((8,), columns=1)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:

@@ -24,7 +24,6 @@ _BLOCK = 128
 class Gptq:
     """A Writer."""
 
-    title = "GPTQ"
     limits = Limits((4, 8, 3, 2), (128,), rows=STORED_BITS, calibrated=True, zeros=True)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:

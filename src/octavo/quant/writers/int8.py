@@ -16,7 +16,6 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Int8:
     """A Writer."""
 
-    title = "bitsandbytes' LLM.int8"
     limits = Limits((8,))
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Nf4:
     """A Writer."""
 
-    title = "bitsandbytes' NF4"
     limits = Limits((4,), columns=NF4_GROUP)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:

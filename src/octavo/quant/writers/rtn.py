@@ -14,7 +14,6 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Nearest:
     """A Writer that looks at no activations."""
 
-    title = "GPTQ's layout, rounded to nearest"
     limits = Limits((4, 8, 3, 2), (128,), rows=STORED_BITS, zeros=True)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:

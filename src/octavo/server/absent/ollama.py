@@ -40,8 +40,9 @@ dialect = Dialect(_body, lambda error: _body(error) + b"\n")
 
 @router.api_route("/api", methods=METHODS)
 @router.api_route("/api/{name:path}", methods=METHODS)
-async def absent(request: Request, name: str = "") -> Response:
+async def absent(request: Request) -> Response:
     """Nothing but the line; the name ends where a path or a blob's hash begins."""
+    name = request.path_params.get("name", "")
     instead = INSTEAD.get(name.partition("/")[0], OTHERS)
     message = f"Ollama's API is not served ({request.url.path[:100]}): {instead}"
     raise ApiError(404, message, "not_found_error", code="not_supported")

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from octavo.errors import InvalidRequestError
 from octavo.server.anthropic.protocol import CountTokensRequest, MessagesRequest, as_chat, folded
@@ -67,7 +67,7 @@ async def create_message(request: Request) -> Response:
 
 
 @router.post("/v1/messages/count_tokens", openapi_extra=BodySchema(CountTokensRequest))
-async def count_tokens(request: Request) -> dict[str, int]:
+async def count_tokens(request: Request) -> Response:
     """How many tokens a conversation would be, tools and all."""
     body, size = await read(request, CountTokensRequest)
     chat = await off_loop(size, as_chat, body)
@@ -75,7 +75,7 @@ async def count_tokens(request: Request) -> dict[str, int]:
     engine = state.served(body.model)
     given = Readers.of(engine, state.settings, chat).use.given
     tokens = await with_late_system(chat, lambda said: render(engine, said, size, given))
-    return {"input_tokens": len(tokens)}
+    return JSONResponse({"input_tokens": len(tokens)})
 
 
 async def with_late_system(chat: ChatRequest, render: Callable[[ChatRequest], Awaitable[T]]) -> T:

@@ -82,18 +82,15 @@ async def read(request: Request, model: type[Model]) -> tuple[Model, int]:
 
 
 class BodySchema(dict[str, Any]):
-    """openapi_extra of an endpoint that reads its body by hand (see read).
-
-    Empty until fill(): Pydantic takes 25 ms to describe all bodies, which no server should start with.
-    """
+    """openapi_extra of an endpoint that reads its body by hand (see read); empty until fill(): Pydantic takes
+    25 ms to describe all bodies, which no server should start with."""
 
     def __init__(self, model: type[BaseModel]) -> None:
-        super().__init__()
-        self._model = model
+        self.model = model
 
     def fill(self) -> dict[str, Any]:
         """Describe the body; the models inside it, by name, which are among the document's components."""
-        schema = self._model.model_json_schema(ref_template="#/components/schemas/{model}")
+        schema = self.model.model_json_schema(ref_template="#/components/schemas/{model}")
         inside: dict[str, Any] = schema.pop("$defs", {})
         self["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
         return inside

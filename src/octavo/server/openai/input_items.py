@@ -4,32 +4,52 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from octavo.errors import InvalidRequestError
 from octavo.server.openai.answers import dumps
 from octavo.server.openai.body import off_loop
+from octavo.server.openai.models import in_path
 from octavo.server.openai.responses import dialect, stored_response
 from octavo.server.state import key_owner, state_of
 
 __all__ = ["dialect", "router"]
 
 router = APIRouter()
+MOST = 100
+"""Items of a page."""
+ORDERS = ("desc", "asc")
 
 
-@router.get("/v1/responses/{name}/input_items")
-async def input_items(
-    name: str,
-    request: Request,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-    order: Literal["asc", "desc"] = "desc",
-    after: str | None = None,
-) -> Response:
+def _documented() -> dict[str, Any]:
+    """openapi_extra: what is read from the path and from the query."""
+    schemas: dict[str, dict[str, Any]] = {
+        "limit": {"type": "integer", "minimum": 1, "maximum": MOST, "default": 20},
+        "order": {"type": "string", "enum": list(ORDERS), "default": ORDERS[0]},
+        "after": {"type": "string"},
+    }
+    found = in_path()
+    for name, schema in schemas.items():
+        found["parameters"].append({"name": name, "in": "query", "required": False, "schema": schema})
+    return found
+
+
+@router.get("/v1/responses/{name}/input_items", openapi_extra=_documented())
+async def input_items(request: Request) -> Response:
     """The conversation that a response answers, earlier turns too, a page of it: the latest items first."""
+    name, query = request.path_params["name"], request.query_params
+    given, order, after = query.get("limit", "20"), query.get("order", ORDERS[0]), query.get("after")
+    limit = int(given) if given.isascii() and given.isdecimal() and len(given) < 4 else 0
+    if not 1 <= limit <= MOST:
+        raise InvalidRequestError(
+            f"limit must be a whole number from 1 to {MOST}, not {given[:100]!r}", "limit"
+        )
+    if order not in ORDERS:
+        raise InvalidRequestError(f"order must be {' or '.join(ORDERS)}, not {order[:100]!r}", "order")
     kept = stored_response(state_of(request), key_owner(request.scope), name).messages
     page = await off_loop(len(kept), _page, kept, name, limit, order == "desc", after)
     return Response(page, media_type="application/json")

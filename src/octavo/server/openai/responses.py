@@ -9,16 +9,17 @@ from typing import Any
 
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from octavo.server.apis import Rules
-from octavo.server.errors import ApiError, ContextLengthError, Dialect, openai_body
+from octavo.server.errors import ApiError, Dialect, openai_body
 from octavo.server.generation import Generation
 from octavo.server.openai.answers import dumps, new_id, now
 from octavo.server.openai.body import BodySchema, off_loop, read
 from octavo.server.openai.chat import ChatRequest, prepare, render
 from octavo.server.openai.item_references import with_referenced
 from octavo.server.openai.items import Item, Items, Totals, parts
+from octavo.server.openai.models import in_path
 from octavo.server.openai.reading import Readers
 from octavo.server.openai.responses_input import (
     ResponsesRequest,
@@ -39,18 +40,12 @@ NAMES = {"messages": "input", "prompt": "input", "max_tokens": "max_output_token
          "response_format": "text", "structured_outputs": "text"}  # fmt: skip
 
 
-def _body(error: ApiError) -> bytes:
-    if isinstance(error, ContextLengthError):  # the chat that answers it has messages
-        error = ContextLengthError(error.tokens, error.most, "input")
-    return openai_body(error)
-
-
 def _event(error: ApiError) -> bytes:
     fields = {"type": "error", "message": str(error), "code": error.code, "param": error.param}
     return b"event: error\ndata: " + dumps(fields).encode() + b"\n\n"
 
 
-dialect = Dialect(_body, _event, names=NAMES)
+dialect = Dialect(openai_body, _event, names=NAMES)
 
 
 @router.post("/v1/responses", openapi_extra=BodySchema(ResponsesRequest))
@@ -74,16 +69,16 @@ async def create_response(request: Request) -> Response:
     return Answer(made.whole, headers, dialect)
 
 
-@router.get("/v1/responses/{name}")
-async def get_response(name: str, request: Request) -> Response:
+@router.get("/v1/responses/{name}", openapi_extra=in_path())
+async def get_response(request: Request) -> Response:
     """A stored response."""
     state = state_of(request)
-    body = stored_response(state, key_owner(request.scope), name).body
+    body = stored_response(state, key_owner(request.scope), request.path_params["name"]).body
     return Response(body, media_type="application/json")
 
 
 @router.post("/v1/responses/input_tokens", openapi_extra=BodySchema(ResponsesRequest))
-async def count_tokens(request: Request) -> dict[str, Any]:
+async def count_tokens(request: Request) -> Response:
     """How many tokens a request's conversation would be, tools and all."""
     body, size = await read(request, ResponsesRequest)
     state = state_of(request)
@@ -96,17 +91,18 @@ async def count_tokens(request: Request) -> dict[str, Any]:
     _, chat = await off_loop(size, _chat, body, earlier)
     engine = state.served(body.model)
     given = Readers.of(engine, state.settings, chat).use.given
-    return {"object": "response.input_tokens", "input_tokens": len(await render(engine, chat, size, given))}
+    tokens = len(await render(engine, chat, size, given))
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": tokens})
 
 
-@router.delete("/v1/responses/{name}")
-async def delete_response(name: str, request: Request) -> dict[str, Any]:
+@router.delete("/v1/responses/{name}", openapi_extra=in_path())
+async def delete_response(request: Request) -> Response:
     """Forget a stored response."""
-    state = state_of(request)
+    state, name = state_of(request), request.path_params["name"]
     owner = key_owner(request.scope)
     stored_response(state, owner, name)
     _store(state).remove(owner, name)
-    return {"id": name, "object": "response.deleted", "deleted": True}
+    return JSONResponse({"id": name, "object": "response.deleted", "deleted": True})
 
 
 def _store(state: ServerState) -> ResponseStore:

@@ -144,7 +144,7 @@ class GenerationRequest(_Shaped):
         if self.prompt_logprobs is not None:
             if self.stream:
                 raise InvalidRequestError("prompt_logprobs needs stream: false", "prompt_logprobs")
-            prompt_logprobs = max(self.prompt_logprobs, prompt_logprobs or self.prompt_logprobs)
+            prompt_logprobs = min(self.prompt_logprobs, 0) or max(self.prompt_logprobs, prompt_logprobs or 0)
         speculative = self.speculative
         if self.prediction is not None:  # OpenAI's name for what proposers look up
             speculative = {**(speculative or {}), "prediction": self.prediction}

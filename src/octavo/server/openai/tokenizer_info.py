@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Protocol, cast
 
 from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 from octavo.server.state import state_of
 
@@ -19,17 +20,19 @@ class _Named(Protocol):
 
 
 @router.get("/tokenizer_info")
-async def tokenizer_info(request: Request) -> dict[str, Any]:
+async def tokenizer_info(request: Request) -> Response:
     """The named special tokens, as text, and the chat template; null: there is none."""
     engine = state_of(request).served()
     named = cast(_Named, engine.tokenizer).special_tokens
-    return {
-        "tokenizer_class": type(engine.tokenizer).__name__,
-        "model_max_length": engine.max_model_len,
-        "bos_token": None,
-        "eos_token": None,
-        "pad_token": None,
-        "unk_token": None,
-        **named,
-        "chat_template": engine.template,
-    }
+    return JSONResponse(
+        {
+            "tokenizer_class": type(engine.tokenizer).__name__,
+            "model_max_length": engine.max_model_len,
+            "bos_token": None,
+            "eos_token": None,
+            "pad_token": None,
+            "unk_token": None,
+            **named,
+            "chat_template": engine.template,
+        }
+    )

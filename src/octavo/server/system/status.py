@@ -58,6 +58,6 @@ def metrics(request: Request) -> Response:  # no coroutine: FastAPI calls it in 
 
 
 @router.get("/version")
-async def version() -> dict[str, str]:
+async def version() -> Response:
     """The version of Octavo."""
-    return {"version": octavo.__version__}
+    return JSONResponse({"version": octavo.__version__})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import APIRouter
 from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
 
 import octavo
 from octavo.params import MAX_N, MAX_STOP_STRINGS
@@ -15,29 +14,31 @@ router = APIRouter()
 
 
 @router.get("/info")
-async def info(request: Request) -> dict[str, Any]:
+async def info(request: Request) -> Response:
     """By TGI's names. What Octavo does not know of itself is null."""
     state = state_of(request)
     engine = state.served()
     encodes = engine.max_encoder_len
     bound = encodes or engine.max_model_len - 1
     bound = min(bound, state.settings.max_input_tokens or bound)
-    return {
-        "model_id": engine.served_model_name,
-        "model_sha": None,
-        "model_dtype": engine.facts.get("dtype"),
-        "model_device_type": "cuda" if engine.device_memory else "cpu",
-        "model_pipeline_tag": "text2text-generation" if encodes else "text-generation",
-        "max_concurrent_requests": state.settings.max_concurrent_requests,
-        "max_best_of": min(MAX_N, engine.max_sequences),
-        "max_stop_sequences": MAX_STOP_STRINGS,
-        "max_input_tokens": bound,
-        "max_input_length": bound,  # its name before TGI 2.2
-        "max_total_tokens": engine.max_model_len,
-        "validation_workers": 1,
-        "max_client_batch_size": state.settings.max_prompts,
-        "router": "octavo",
-        "version": octavo.__version__,
-        "sha": None,
-        "docker_label": None,
-    }
+    return JSONResponse(
+        {
+            "model_id": engine.served_model_name,
+            "model_sha": None,
+            "model_dtype": engine.facts.get("dtype"),
+            "model_device_type": "cuda" if engine.device_memory else "cpu",
+            "model_pipeline_tag": "text2text-generation" if encodes else "text-generation",
+            "max_concurrent_requests": state.settings.max_concurrent_requests,
+            "max_best_of": min(MAX_N, engine.max_sequences),
+            "max_stop_sequences": MAX_STOP_STRINGS,
+            "max_input_tokens": bound,
+            "max_input_length": bound,  # its name before TGI 2.2
+            "max_total_tokens": engine.max_model_len,
+            "validation_workers": 1,
+            "max_client_batch_size": state.settings.max_prompts,
+            "router": "octavo",
+            "version": octavo.__version__,
+            "sha": None,
+            "docker_label": None,
+        }
+    )

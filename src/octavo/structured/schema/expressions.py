@@ -82,6 +82,11 @@ def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
         raise UnreadableError from None
 
 
+def literal(text: str) -> str:
+    """An expression of this text alone; of one character, in brackets too."""
+    return re.sub(r"[-\[\]\\^$.|?*+(){}&~#]", r"\\\g<0>", text)
+
+
 def _first_ahead(pattern: str) -> tuple[str, str]:
     """(an expression that is the look-ahead which an expression begins with, the rest)."""
     if not pattern.startswith(("^(?!", "^(?=")) or _splits(pattern):

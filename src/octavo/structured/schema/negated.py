@@ -6,7 +6,6 @@ must be equal) is refused by name: LeftOutError.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, type_of
-from octavo.structured.schema.expressions import complement
+from octavo.structured.schema.expressions import complement, literal
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import check_number, matches_pattern, satisfies
 
@@ -218,15 +217,11 @@ def all_but(words: list[str]) -> str:
         raise LeftOutError("JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM)
     parts = []
     for beginning, characters in following.items():
-        others = "".join(map(_literal, sorted(characters)))
-        parts.append(_literal(beginning) + (f"[^{others}]" if others else r"[\s\S]") + r"[\s\S]*")
+        others = "".join(map(literal, sorted(characters)))
+        parts.append(literal(beginning) + (f"[^{others}]" if others else r"[\s\S]") + r"[\s\S]*")
         if beginning not in words:
-            parts.append(_literal(beginning))
+            parts.append(literal(beginning))
     return f"^(?:{'|'.join(parts)})$"
-
-
-def _literal(text: str) -> str:
-    return re.sub(r"[-\[\]\\^$.|?*+(){}&~#]", r"\\\g<0>", text)
 
 
 def _unlisted(keyword: str, where: str = "") -> LeftOutError:

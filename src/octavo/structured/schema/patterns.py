@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
-from octavo.structured.schema.expressions import UnreadableError, meet
+from octavo.structured.schema.expressions import UnreadableError, literal, meet
 
 MAX_PATTERNS = 8
 """Of one place, whose overlaps are looked for."""
@@ -48,10 +47,6 @@ def regions(patterns: Sequence[str]) -> dict[str, frozenset[str]]:
 def without(pattern: str, names: Iterable[str]) -> str | None:
     """The pattern but for these names; None: it matches no others; itself where it cannot be read."""
     try:
-        return meet((pattern,), (f"^(?:{'|'.join(map(_literal, sorted(names)))})$",))
+        return meet((pattern,), (f"^(?:{'|'.join(map(literal, sorted(names)))})$",))
     except (UnreadableError, RecursionError):
         return pattern
-
-
-def _literal(name: str) -> str:
-    return re.sub(r"[-\[\]\\^$.|?*+(){}&~#/]", r"\\\g<0>", name)

@@ -15,7 +15,7 @@ body { max-width: 60rem; margin: 2rem auto; padding: 0 1rem }
 h1 { font-size: 1.4rem } h2 { font-size: 1.1rem; margin-top: 2rem }
 table { border-collapse: collapse; margin: .5rem 0 } svg { max-width: 100%; height: auto }
 th, td { padding: .2rem .7rem; border-bottom: 1px solid #e2e8f0; text-align: right }
-th:first-child, td:first-child { text-align: left }
+.words { text-align: left }
 pre { overflow: auto; background: #f7fafc; padding: .7rem; font-size: 12px }
 """
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -39,13 +39,18 @@ def page(report: Report) -> str:
 
 
 def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.headers)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
+    head = _row(table.headers, table.sides, "th")
+    rows = "".join(_row(row, table.sides, "td") for row in table.rows)
     notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
     title = f"<h2>{escape(table.title)}</h2>" if table.title else ""
-    return f"{title}<table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+    return f"{title}<table><thead>{head}</thead><tbody>{rows}</tbody></table>{notes}"
+
+
+def _row(cells: tuple[str, ...], sides: tuple[str, ...], kind: str) -> str:
+    """As elements of a kind; those of words say so."""
+    classes = (' class="words"' if side == "<" else "" for side in sides)
+    inner = (f"<{kind}{each}>{escape(cell)}</{kind}>" for cell, each in zip(cells, classes, strict=True))
+    return f"<tr>{''.join(inner)}</tr>"
 
 
 def need() -> None:

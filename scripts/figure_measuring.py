@@ -1,0 +1,72 @@
+"""Figures of measuring itself: what `octavo bench` reads beside others, what `octavo plan` predicts."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from figure_runs import At, Result, Row, Table, value_at
+
+BESIDE, PLANNED = "benchmarks/bench_beside.py --write", "benchmarks/plan_beside.py --write"
+
+
+def served(figure: str, label: str) -> Row:
+    """What guidellm reads of `octavo serve`, over what `octavo bench serve` reads."""
+    path = f"served/{figure}"
+    return Row(
+        f"{label} of `octavo serve`: guidellm's over `octavo bench serve`'s (control)", "bench_beside",
+        (f"{path}/ratio", f"{path}/control/0", f"{path}/control/1", partial(verdict, figure)),
+        ("{0:.3f} ({1:.3f} to {2:.3f}), {3}",), BESIDE,
+    )  # fmt: skip
+
+
+def verdict(figure: str, result: Result) -> str:
+    return "within the control" if result["served"][figure]["within"] else "**apart**"
+
+
+def planned(model: str, batch: int) -> Row:
+    """A prediction beside what was measured; the first value is how far it is off."""
+    return Row(
+        f"`octavo plan --measure`, {model}, batch {batch}: decoding predicted and measured (two measurements "
+        "apart)", "plan_beside",
+        tuple(partial(of_row, model, batch, field) for field in ("off", "predicted", "measured", "control")),
+        ("{1:rate} and {2:rate} tok/s, off by {0:.0%} ({3:.0%})",), PLANNED, most=0.2, bound="{:.0%}",
+    )  # fmt: skip
+
+
+def of_row(model: str, batch: int, field: str, result: Result) -> Any:
+    """A field of one model's line; None where that was not measured."""
+    rows = (value_at(result, "models") or {}).get(model, ())
+    return next((row[field] for row in rows if row["batch"] == batch), None)
+
+
+def off_by(label: str, at: tuple[At, ...], shown: str) -> Row:
+    """The most that a client's medians are off what a scripted server does."""
+    return Row(label, "bench_beside", at, (shown,), BESIDE, most=0.02, bound="{:.0%}")
+
+
+def agreeing(result: Result) -> int:
+    """Figures of all servers whose two medians are farther apart than either run says."""
+    return sum(not each["agree"] for each in result["figures"])
+
+
+def worst(result: Result) -> float:
+    """The farthest that two medians lie apart."""
+    return max(float(each["apart"]) for each in result["figures"])
+
+
+TABLES = {
+    "measuring": Table((
+        off_by("a scripted server's TTFT, ITL and tokens a second: `octavo bench serve` is off by at most",
+               ("most_off/octavo",), "{0:.2%}"),
+        off_by("guidellm, likewise", ("most_off/guidellm", "guidellm"), "{0:.2%} ({1})"),
+        served("ttft_ms", "TTFT"),
+        served("itl_ms", "ITL"),
+        served("output_rate", "tokens a second"),
+        Row("two runs of `octavo bench compare`: medians farther apart than the spread that they print, of "
+            "so many (the farthest; highest over lowest of the reference product)", "compare_twice",
+            (agreeing, lambda result: len(result["figures"]), worst, "noise"),
+            ("{0:.0f} of {1:.0f} ({2:.3f}; {3:.2f})",), "benchmarks/compare_twice.py --write", most=0),
+        *(planned(model, batch) for model in ("smollm2", "gemma3-270m") for batch in (1, 8, 32)),
+    )),
+}  # fmt: skip
