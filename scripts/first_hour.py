@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pty
 import re
 import shlex
 import shutil
@@ -38,7 +39,7 @@ PROGRAMS = frozenset(
 )  # fmt: skip
 ELSEWHERE = {
     r"make (serve|test)\b": "make env comes before; octavo serve is typed, and tests are make test",
-    r"npm install|octavo launch": "an agent of others is needed: make test-clients",
+    r"npm install|octavo launch|serve MODEL": "an agent of others, and its model: make test-clients",
     r"docker|kubectl|systemctl|useradd|install -|python3 -m venv /opt|python3 -c .*keys\.toml|/opt/":
         "a machine to deploy to: tests/deploy",
     r"lm_eval": "lm-eval is needed: make test-clients",
@@ -176,13 +177,18 @@ class Typist:
         if text.startswith("curl"):
             text = text.replace("curl", "curl --fail-with-body -sS", 1)
         said = next((typed for pattern, typed in TYPED.items() if re.search(pattern, text)), "")
+        terminal, typed = pty.openpty()  # octavo rm asks nobody else
+        os.write(terminal, f"{said}\x04".encode())  # and Ctrl-D
         try:
             done = subprocess.run(
                 ["bash", "-o", "pipefail", "-c", text], cwd=self.clone, env=self.environment,
-                input=said.encode(), capture_output=True, timeout=LONGEST_S, check=False,
+                stdin=typed, capture_output=True, timeout=LONGEST_S, check=False,
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return self._failed(command, f"did not end within {LONGEST_S} s")
+        finally:
+            os.close(terminal)
+            os.close(typed)
         wanted = next((each for name, each in ENDS_AT.items() if name in text), (0,))
         if done.returncode in wanted:
             return True
@@ -194,7 +200,7 @@ class Typist:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
-        text = text.replace("MODEL", "smollm2").replace("/var/cache/octavo", str(self.home / "prefixes"))
+        text = text.replace("/var/cache/octavo", str(self.home / "prefixes"))
         words = [*shlex.split(text), "--port", str(self.port)]
         log = (self.home / "server.log").open("wb")
         self.server = subprocess.Popen(words, cwd=self.clone, env=self.environment, stdout=log, stderr=log)
