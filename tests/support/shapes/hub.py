@@ -85,6 +85,12 @@ INPUTS: list[tuple[Fields, int, str | None]] = [
     ({**asked(grammar={"type": "regex", "value": "(["})}, 422, "grammar"),
     ({**asked(grammar={"type": "json", "value": "{"})}, 422, "grammar"),
 ]  # fmt: skip
+CLIENT: dict[str, Any] = {
+    "params": TextGenerationInput,
+    "streams": False,
+    "headers": {"user-agent": "unknown/None; hf_hub/0.36.2"},
+}
+"""What huggingface_hub's tables share."""
 GENERATE = Table(
     client="text-generation generate",
     path="/generate",
@@ -92,9 +98,7 @@ GENERATE = Table(
     base={"inputs": "Hi"},
     taken=[*PARAMETERS, *WHOLE],
     refused=[*WRONG, *INPUTS, ({"stream": True}, 422, "stream")],
-    params=TextGenerationInput,
-    streams=False,
-    headers={"user-agent": "unknown/None; hf_hub/0.36.2"},
+    **CLIENT,
 )
 STREAM = Table(
     client="text-generation generate_stream",
@@ -108,9 +112,7 @@ STREAM = Table(
         (asked(temperature=-1.0), 422, "temperature"),
         ({"inputs": ""}, 422, "inputs"),
     ],
-    params=TextGenerationInput,
-    streams=False,
-    headers={"user-agent": "unknown/None; hf_hub/0.36.2"},
+    **CLIENT,
 )
 ROOT = Table(
     client="huggingface_hub text_generation",
