@@ -21,12 +21,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import ROOT, Server, conclude, report
+from harness import ROOT, Server, conclude, in_rounds, report
 
 from octavo.bench.serving.synthetic_prompts import WORDS
 
@@ -143,15 +142,7 @@ def scripted(asked: argparse.Namespace) -> Iterator[str]:
 
 def in_turns(turns: Mapping[str, Callable[[], Reading]], rounds: int) -> list[dict[str, Reading]]:
     """Every client once a round, after one that warms up; who begins changes."""
-    found = []
-    for number in range(rounds + 1):
-        seen = {}
-        for name in list(turns)[:: -1 if number % 2 else 1]:
-            time.sleep(PAUSE_S)
-            seen[name] = turns[name]()
-        print(f"round {number} of {rounds}: {seen}", file=sys.stderr, flush=True)
-        found.append(seen)
-    return found[1:]
+    return in_rounds(turns, rounds + 1, PAUSE_S)[1:]
 
 
 def off(found: Sequence[Mapping[str, Reading]], known: Reading) -> dict[str, dict[str, float]]:

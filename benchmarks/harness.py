@@ -12,12 +12,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 from engines.base import Timing
+
+T = TypeVar("T")
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -191,6 +193,19 @@ def python_with(module: str, wished: str | None = None) -> str | None:
     if wished:
         raise RuntimeError(f"{wished} cannot import {module}")
     return None
+
+
+def in_rounds(turns: Mapping[str, Callable[[], T]], rounds: int, pause_s: float = 0.5) -> list[dict[str, T]]:
+    """What each turn reads once a round; who begins changes. In a pause idle threads stop spinning."""
+    found = []
+    for number in range(rounds):
+        seen = {}
+        for name in list(turns)[:: -1 if number % 2 else 1]:
+            time.sleep(pause_s)
+            seen[name] = turns[name]()
+        print(f"round {number + 1} of {rounds}: {seen}", file=sys.stderr, flush=True)
+        found.append(seen)
+    return found
 
 
 def usable_cores() -> int:

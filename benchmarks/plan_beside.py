@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness import conclude, report, usable_cores
+from harness import conclude, in_rounds, report, usable_cores
 
 from octavo.bench.driver import Driver
 from octavo.bench.plan import plan_model
@@ -27,7 +26,6 @@ from octavo.cli._plan_speed import Target, speeds_of
 from octavo.engine_args import EngineArgs
 
 MOST_OFF = 0.2
-PAUSE_S = 0.5  # between turns: the other engine's idle threads stop spinning
 
 
 def predicted(model: str, options: Mapping[str, Any], asked: argparse.Namespace) -> dict[int, float]:
@@ -61,15 +59,7 @@ def rounds(model: str, asked: argparse.Namespace) -> list[dict[str, dict[int, fl
         "measured": lambda: measured(driver, asked),
         "again": lambda: measured(driver, asked),
     }
-    found = []
-    for number in range(asked.rounds):
-        seen = {}
-        for name in list(turns)[:: -1 if number % 2 else 1]:
-            time.sleep(PAUSE_S)
-            seen[name] = turns[name]()
-            print(f"{model}, round {number + 1} of {asked.rounds}: {name}", file=sys.stderr, flush=True)
-        found.append(seen)
-    return found
+    return in_rounds(turns, asked.rounds)
 
 
 def rows(found: Sequence[Mapping[str, Mapping[int, float]]]) -> list[dict[str, Any]]:
