@@ -7,7 +7,7 @@
 
 namespace octavo {
 
-// What is known of each row, [rows, ...]: runtime/states.py, and the records of sampling/rows.py.
+// What is known of each row, [rows, ...]: runtime/states.py, and the records of sampling/sampling_rows.py.
 struct DecodeRows {
     int32_t* tokens;
     int64_t tokens_width;

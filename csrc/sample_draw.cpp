@@ -203,7 +203,7 @@ bool keep_top_p(Candidates& c, double top_p, double whole, float floor, std::vec
     return true;
 }
 
-// sampling/typical.py.
+// sampling/logits.py, _typical.
 void keep_typical(Candidates& c, double share, std::vector<float>& work) {
     double whole = 0.0, logs = 0.0;
     each_chunk(c, as_it_is, [&](int64_t, int64_t, int64_t, double chunk) { whole += chunk; });

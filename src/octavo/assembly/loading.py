@@ -7,7 +7,7 @@ weights   tensors -> packed weights         quant, kernels, models
 draft model  the same of a model that drafts, where one is named
 memory    what is free -> pages             assembly.memory
 program   forward -> captured program       runtime.model_runner
-compile   its kernels, where there is a GPU  runtime.pipeline
+compile   its kernels, where there is a GPU  runtime.overlap
 step costs  of steps that verify drafts     runtime.step_costs
 
 What ends later, in the background (captures), is told as a phase too.

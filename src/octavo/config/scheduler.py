@@ -27,7 +27,7 @@ class SchedulerConfig:
         max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
         num_swap_pages: blocks of the swap space, for pages of preempted requests; swap_page_s: seconds
             that copying a page takes, measured when the model was loaded.
-        scheduling_policy, fair_share: who enters next, see engine.admission.EntryOrder.
+        scheduling_policy, fair_share: who enters next, see engine.admission.QueueOrder.
         max_encoder_len: tokens of an encoder's input, computed in one step; 0: the model has no encoder.
         window: tokens that the model's widest sliding window sees; None: some layer sees all.
         sliding_window: tokens that the sliding-window layers see, where other layers see all and these have

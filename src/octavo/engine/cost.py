@@ -1,4 +1,4 @@
-"""CostModel: how long a step takes, from what it computes. Given, or fitted to steps (bench.cost)."""
+"""CostModel: how long a step takes, from what it computes. Given, or fitted to steps (lab.cost)."""
 
 from __future__ import annotations
 

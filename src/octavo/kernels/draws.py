@@ -221,7 +221,7 @@ class Lifted(NamedTuple):
 
 
 class Edits(Protocol):
-    """What changes R rows' logits before their draws; sampling.batch.SamplingBatch says what each means."""
+    """What changes R rows' logits before their draws, as sampling.sampling_batch.SamplingBatch tells."""
 
     @property
     def bias(self) -> TokenLists: ...

@@ -89,7 +89,7 @@ class StoredWeight(ReferenceWeight):
 
 
 class StoredBackend(ReferenceBackend):
-    """Packs StoredWeights."""
+    """Packs matrices as StoredWeight, which keeps what they are called in the file."""
 
     def pack(self, weights: Sequence[Weight], gated: bool = False, head: bool = False) -> StoredWeight:
         return StoredWeight(weights, gated)

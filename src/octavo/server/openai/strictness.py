@@ -15,7 +15,7 @@ _LISTED = ("anyOf", "oneOf", "allOf", "prefixItems")
 
 
 class AsksForAShape(Protocol):
-    """What a request says of its answer's form (sampling.SamplingFields)."""
+    """What a request says of its answer's form (sampling.GenerationRequest)."""
 
     response_format: Any
 
