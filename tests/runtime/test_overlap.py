@@ -89,12 +89,12 @@ def early(steps: Any, rows: Any, batch: Any) -> Any:
     return np.full(batch.num_tokens, -1, np.int32)
 
 
-@pytest.mark.parametrize("mutant", ["no sources", "rows forget their tenants"])
+@pytest.mark.parametrize("mutant", ["no sources", "rows forget their occupants"])
 def test_mutants_are_caught(folder: Path, mutant: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutant == "no sources":
         monkeypatch.setattr(OverlappedRunner, "_sources", early)
     else:
-        monkeypatch.setattr(OverlappedRunner, "tenant", lambda self, row: 0)
+        monkeypatch.setattr(OverlappedRunner, "occupancy", lambda self, row: 0)
 
     def differs() -> bool:
         for seed in range(40):

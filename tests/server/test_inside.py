@@ -11,7 +11,7 @@ import pytest
 from fastapi import FastAPI
 
 from octavo.server import inside
-from octavo.server.inside import MOST, holds_more
+from octavo.server.inside import MOST, body_holds_more
 from octavo.server.openai import body as bodies
 from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.shapes import MANY
@@ -35,14 +35,14 @@ NAMES = "{" + ",".join(f'"n{number}":0' for number in range(1000)) + "}"
     ids=["names", "lists", "texts", "escapes", "backslashes", "quotes", "nothing inside"],
 )
 def test_names_and_lists_are_counted_as_json_has_them(text: str, count: int) -> None:
-    assert not holds_more(text.encode(), count)
-    assert count == 0 or holds_more(text.encode(), count - 1)
+    assert not body_holds_more(text.encode(), count)
+    assert count == 0 or body_holds_more(text.encode(), count - 1)
 
 
 @pytest.mark.parametrize("piece", ['"a":', '"', '\\"', '"\\', "[", '" ', '""', "\\\\"])
 def test_counting_them_is_linear_also_in_what_is_no_json(piece: str) -> None:
     ahead = b'"' * 400_000 + b'{"'  # so that there is something to count
-    assert growth(lambda count: holds_more(ahead + (piece * count).encode(), 100_000), 200_000) < LINEAR
+    assert growth(lambda count: body_holds_more(ahead + (piece * count).encode(), 100_000), 200_000) < LINEAR
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/messages", "/v1/responses"])
@@ -64,8 +64,8 @@ def test_a_body_of_too_many_names_and_lists_is_not_parsed(
 
 def test_as_many_messages_as_are_taken_are_let_through() -> None:
     body = json.dumps({"messages": [{"role": "user", "content": "Hi"}] * MANY}).encode()
-    assert not holds_more(body, MOST)
-    assert holds_more(body, 3 * MANY)
+    assert not body_holds_more(body, MOST)
+    assert body_holds_more(body, 3 * MANY)
     assert len(bodies.parse(ChatRequest, body).messages) == MANY
 
 
@@ -81,7 +81,7 @@ def test_one_body_is_looked_through_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     async def six() -> None:
         await asyncio.gather(*(inside.check_inside(b"") for _ in range(6)))
 
-    monkeypatch.setattr(inside, "holds_more", look)
+    monkeypatch.setattr(inside, "body_holds_more", look)
     asyncio.run(six())
     assert len(threads) == 1
 

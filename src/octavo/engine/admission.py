@@ -55,7 +55,7 @@ class Searches(Protocol):
         """Raise InvalidRequestError unless so many beams can run."""
         ...
 
-    def begin(self, owner: Request, params: BeamSearchParams) -> None:
+    def begin(self, request: Request, params: BeamSearchParams) -> None:
         """Make a request that is about to be queued one."""
         ...
 
@@ -277,9 +277,9 @@ class PrefixesInProgress:
             # When it has the prompt, everything but the last token comes from its pages.
             return 1 < sibling.num_prompt_tokens > sibling.kv.num_computed_tokens
         if request.waits_for is not None:  # it waits already: for whom, and is that worth it still?
-            leader, until = request.waits_for
-            at_work = leader.state is RequestState.RUNNING and not leader.kv.num_released_pages
-            if at_work and _ready(leader) < until:
+            earlier, until = request.waits_for
+            at_work = earlier.state is RequestState.RUNNING and not earlier.kv.num_released_pages
+            if at_work and _ready(earlier) < until:
                 return True
             request.waits_for = None
         if not self._by_first_page or len(request.token_ids) <= self._size:  # no whole page to share
@@ -287,12 +287,12 @@ class PrefixesInProgress:
         candidates = self._by_first_page.get(self._key(request))
         if candidates is None:
             return False
-        shared, leader = max(
+        shared, earlier = max(
             ((self._shared_tokens(request, other), other) for other in candidates), key=lambda pair: pair[0]
         )
-        if shared <= max(_ready(leader), self._kv.cached_tokens(request)):  # it can begin with as much now
+        if shared <= max(_ready(earlier), self._kv.cached_tokens(request)):  # it can begin with as much now
             return False
-        request.waits_for = Wait(leader, shared)
+        request.waits_for = Wait(earlier, shared)
         return True
 
     def _key(self, request: Request) -> Key:
@@ -310,6 +310,6 @@ class PrefixesInProgress:
         return end
 
 
-def _ready(leader: Request) -> int:
-    """Tokens of the leader that the cache has; those that are being copied in are not there yet."""
-    return 0 if leader.kv.arriving else leader.kv.num_computed_tokens
+def _ready(earlier: Request) -> int:
+    """Tokens of the earlier request that the cache has; those that are being copied in are not there yet."""
+    return 0 if earlier.kv.arriving else earlier.kv.num_computed_tokens

@@ -1,8 +1,8 @@
 """BeamGroup: the beams of one request, as sequences that share pages and go on together.
 
-    waiting   owner (the prompt alone)
-    running   owner computes the prompt -> owner + others, one row each, fork after every token
-    preempted all of them at once; later the owner computes the prompt again, the others fork from
+    waiting   first (the prompt alone)
+    running   first computes the prompt -> first + others, one row each, fork after every token
+    preempted all of them at once; later the first computes the prompt again, the others fork from
               it and compute what they had generated
 
 What the beams have in common they share: a fork raises reference counts, and of the last page a
@@ -104,25 +104,25 @@ class BeamGroup(Cohort):
         members wait for nobody outside of it.
 
     Attributes:
-        owner: the request that the caller knows; the first member while the group runs.
+        first: the request that the caller knows; the first member while the group runs.
         members: those with pages, as the search numbers its beams.
         rows: all rows of the group while it runs; started: those that the executor knows of.
     """
 
     forks = True
 
-    def __init__(self, owner: Request, width: int, num_results: int, search: Search) -> None:
-        self.owner, self.width = owner, width
+    def __init__(self, first: Request, width: int, num_results: int, search: Search) -> None:
+        self.first, self.width = first, width
         self.num_results = num_results
-        self.members = [owner]
+        self.members = [first]
         self.rows: list[int] = []
         self.started: set[int] = set()
         self._search = search
         self._suspended: list[list[int]] = []
         self._received: dict[Request, Likeliest] = {}
 
-    def owner_of(self, request: Request) -> Request:
-        return self.owner
+    def first_of(self, request: Request) -> Request:
+        return self.first
 
     def together(self, request: Request) -> tuple[Request, ...]:
         return tuple(self.members)
@@ -132,8 +132,8 @@ class BeamGroup(Cohort):
         request.row = self.rows[0]
 
     def rows_of(self, request: Request) -> Sequence[int]:
-        """All rows of the group are its owner's."""
-        return self.rows if request is self.owner else ()
+        """All rows of the group are its first request's."""
+        return self.rows if request is self.first else ()
 
     def start(self, row: int) -> None:
         self.started.add(row)
@@ -148,8 +148,8 @@ class BeamGroup(Cohort):
 
     def pages_to_enter(self, request: Request, page_size: int) -> int:
         """Pages of all beams with a next token each."""
-        longest = max(map(len, self._suspended), default=self.owner.num_prompt_tokens + 1)
-        return pages_needed(self.owner.num_prompt_tokens, longest, self.width, page_size)
+        longest = max(map(len, self._suspended), default=self.first.num_prompt_tokens + 1)
+        return pages_needed(self.first.num_prompt_tokens, longest, self.width, page_size)
 
     def receive(self, member: Request, likeliest: Likeliest) -> bool:
         """Take the candidates of a member's next token. True: all members have theirs."""
@@ -162,7 +162,7 @@ class BeamGroup(Cohort):
         self._received.clear()
         if self._suspended:  # the prompt is back: go on where the beams were
             known, self._suspended = self._suspended, []
-            return [(self.owner, tokens) for tokens in known]
+            return [(self.first, tokens) for tokens in known]
         return [
             (self.members[parent], [*self.members[parent].token_ids, token])
             for parent, token in self._search.advance(received)
@@ -172,18 +172,18 @@ class BeamGroup(Cohort):
         self, scheduler: Scheduler, request: Request, token: SampledToken, now: float
     ) -> list[RequestUpdate]:
         """A beam has its candidates. When all have theirs, the search decides and tables are assigned."""
-        owner = self.owner
-        scheduler.note_token(owner, now)
+        first = self.first
+        scheduler.note_token(first, now)
         if not self.receive(request, token.top):
             return []
-        if owner.kv.num_computed_tokens == owner.num_prompt_tokens:
-            scheduler.kv.publish(owner)  # while nobody shares it
+        if first.kv.num_computed_tokens == first.num_prompt_tokens:
+            scheduler.kv.publish(first)  # while nobody shares it
         if beams := self.decide():
             assign_tables(self, beams, scheduler.kv, scheduler.running)
             return []
         self.conclude()
-        scheduler.finish(owner, now)
-        updates = self.updates(owner)
+        scheduler.finish(first, now)
+        updates = self.updates(first)
         scheduler.num_generated_tokens += sum(len(update.tokens) for update in updates)
         return updates
 
@@ -193,54 +193,54 @@ class BeamGroup(Cohort):
         del self.members[count:]
         while len(self.members) < count:
             index = len(self.members)
-            self.members.append(self.owner.spawn(index, self.rows[index]))
+            self.members.append(self.first.spawn(index, self.rows[index]))
         return ended
 
     def suspend(self) -> None:
-        """The members have released their pages; the owner will compute the prompt again."""
-        if len(self.members[0].token_ids) > self.owner.num_prompt_tokens:
+        """The members have released their pages; the first request will compute the prompt again."""
+        if len(self.members[0].token_ids) > self.first.num_prompt_tokens:
             self._suspended = [member.token_ids for member in self.members]
         for member in self.members:
             member.row, member.num_in_flight = -1, 0
-            if member is not self.owner:
+            if member is not self.first:
                 member.state = RequestState.FINISHED
-        self.members = [self.owner]
-        self.owner.token_ids = self.owner.token_ids[: self.owner.num_prompt_tokens]
+        self.members = [self.first]
+        self.first.token_ids = self.first.token_ids[: self.first.num_prompt_tokens]
         self.rows = []
         self.started.clear()
         self._received.clear()
 
     def conclude(self) -> None:
         """The search is over; limits may have left every beam without a next token."""
-        owner = self.owner
-        owner.finish_reason = STOP if self._search.hypotheses() else ERROR
-        owner.stop_reason = None if owner.finish_reason == STOP else NOTHING_FOUND
+        first = self.first
+        first.finish_reason = STOP if self._search.hypotheses() else ERROR
+        first.stop_reason = None if first.finish_reason == STOP else NOTHING_FOUND
 
     def updates(self, request: Request) -> list[RequestUpdate]:
         """The end of each completion that the caller asked for; ABSENT are those that do not exist."""
-        owner = self.owner
+        first = self.first
         ends: list[tuple[tuple[SampledToken, ...], str | None, int | str | None]]
-        if owner.finish_reason == STOP:
+        if first.finish_reason == STOP:
             found = self._search.hypotheses()[: self.num_results]
             ends = [(h.tokens, h.finish_reason, self._stop_reason(h)) for h in found]
             ends += [((), ABSENT, None)] * (self.num_results - len(found))
         else:
-            ends = [((), owner.finish_reason, owner.stop_reason)] * self.num_results
+            ends = [((), first.finish_reason, first.stop_reason)] * self.num_results
         return [
             RequestUpdate(
-                owner.request_id,
+                first.request_id,
                 index,
                 tokens,
                 reason,
                 stop_reason,
-                owner.num_cached_tokens,
-                owner.metrics if index == 0 else replace(owner.metrics, num_preemptions=0),
+                first.num_cached_tokens,
+                first.metrics if index == 0 else replace(first.metrics, num_preemptions=0),
             )
             for index, (tokens, reason, stop_reason) in enumerate(ends)
         ]
 
     def _stop_reason(self, hypothesis: FinishedBeam) -> int | None:
-        last, own = hypothesis.tokens[-1].token_id, self.owner.params.stop_token_ids
+        last, own = hypothesis.tokens[-1].token_id, self.first.params.stop_token_ids
         return last if hypothesis.finish_reason == STOP and last in own else None
 
 
@@ -287,14 +287,14 @@ class BeamSearches:
                 "beam_width",
             )
 
-    def begin(self, owner: Request, params: BeamSearchParams) -> None:
+    def begin(self, request: Request, params: BeamSearchParams) -> None:
         """Make a request a beam search; its rows report as many candidates as that needs."""
-        asked = owner.params
-        limit = owner.max_total_tokens - owner.num_prompt_tokens
-        search = self.make(params, owner.stop_ids, limit, asked.logprobs or 0)
-        following = self.make.following(row_params(asked, self.make.candidates(params, owner.stop_ids)))
-        owner.source = replace(owner.source, params=following)
-        owner.group = BeamGroup(owner, params.beam_width, asked.n, search)
+        asked = request.params
+        limit = request.max_total_tokens - request.num_prompt_tokens
+        search = self.make(params, request.stop_ids, limit, asked.logprobs or 0)
+        following = self.make.following(row_params(asked, self.make.candidates(params, request.stop_ids)))
+        request.source = replace(request.source, params=following)
+        request.group = BeamGroup(request, params.beam_width, asked.n, search)
 
 
 def row_params(params: SamplingParams, candidates: int) -> SamplingParams:

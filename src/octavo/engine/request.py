@@ -48,7 +48,7 @@ class Cohort:
     width = 1
     forks = False
 
-    def owner_of(self, request: Request) -> Request:
+    def first_of(self, request: Request) -> Request:
         """The request of this cohort that the caller knows."""
         return request
 
@@ -95,9 +95,9 @@ ALONE = Cohort()
 
 
 class Wait(NamedTuple):
-    """A request waits for `leader`, which computes a prefix of its prompt, until that has `until` tokens."""
+    """A request waits for an `earlier` one, which computes a prefix of its prompt, until it has `until` tokens."""
 
-    leader: Request
+    earlier: Request
     until: int
 
 

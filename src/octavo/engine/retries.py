@@ -100,15 +100,15 @@ class StepRetries(Recovery):
         taken: dict[Request, int] = {}
         for request, step in zip(flight.requests, plan.steps, strict=True):
             request.group.take_back(request, step)
-            owner = request.group.owner_of(request)
-            if not owner.finished:
-                taken[owner] = max(taken.get(owner, 0), step.start + step.count)
+            first = request.group.first_of(request)
+            if not first.finished:
+                taken[first] = max(taken.get(first, 0), step.start + step.count)
         self._put_back(taken)
         return taken
 
     def _running(self) -> Iterable[Request]:
-        """Who runs, as the callers know them: of a beam search the owner."""
-        return dict.fromkeys([request.group.owner_of(request) for request in self._core.scheduler.running])
+        """Who runs, as the callers know them: of a beam search the first."""
+        return dict.fromkeys([request.group.first_of(request) for request in self._core.scheduler.running])
 
     def _put_back(self, requests: Iterable[Request]) -> None:
         for request in requests:

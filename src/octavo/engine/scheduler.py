@@ -198,7 +198,7 @@ class Scheduler:
         return growth
 
     def _preempt(self, victim: Request, step: StepBuilder) -> None:
-        victim = victim.group.owner_of(victim)
+        victim = victim.group.first_of(victim)
         copying = step.copies_for(victim)
         step.withdraw(victim.group.together(victim))
         if not copying and (pairs := self.kv.swap_out(victim)):
@@ -206,7 +206,7 @@ class Scheduler:
         self.put_back(victim)
 
     def put_back(self, victim: Request) -> None:
-        """A running request, or the owner of a cohort, waits again."""
+        """A running request, or the first of a cohort, waits again."""
         self._leave(victim)
         victim.state = RequestState.PREEMPTED
         victim.metrics.num_preemptions += 1
@@ -348,7 +348,7 @@ class Scheduler:
 
     def fail(self, request: Request, message: str, now: float) -> list[RequestUpdate]:
         """End a request with an error."""
-        request = request.group.owner_of(request)
+        request = request.group.first_of(request)
         request.finish_reason, request.stop_reason = ERROR, message
         self.finish(request, now, publish=False)
         return request.group.updates(request)

@@ -50,14 +50,14 @@ class Flight:
         self.vectors: Vectors = {}
         self._runner = runner
         self._settled: StepResult | None = None
-        self._tenants = [runner.tenant(row) for row in rows]
+        self._occupancies = [runner.occupancy(row) for row in rows]
 
     def settle(self) -> StepResult:
         """Wait for the tokens, and append them to the rows that are still the same requests'."""
         if self._settled is None:
             drawn = read(self.pending.result(), self.wanted)
-            now = [self._runner.tenant(row) for row in self.rows]
-            same = [one == other for one, other in zip(now, self._tenants, strict=True)]
+            now = [self._runner.occupancy(row) for row in self.rows]
+            same = [one == other for one, other in zip(now, self._occupancies, strict=True)]
             self._settled = self._runner.keep(self.step_id, self.rows, drawn, same)
         return self._settled
 
@@ -80,8 +80,8 @@ class OverlappedRunner(ModelRunner):
         super().__init__(*args, **more)
         self._steps = steps
         self._maker = DrawMaker()
-        self._tenants: npt.NDArray[np.int64] = np.zeros(len(self._states.length), np.int64)
-        self._coming = np.zeros_like(self._tenants)  # tokens that a row's steps draw, and it lacks here
+        self._occupancies: npt.NDArray[np.int64] = np.zeros(len(self._states.length), np.int64)
+        self._coming = np.zeros_like(self._occupancies)  # tokens that a row's steps draw, and it lacks here
         self._latest: Flight | None = None
         self.left_to_host: dict[str, int] = {}
 
@@ -89,13 +89,13 @@ class OverlappedRunner(ModelRunner):
         self._steps.prepare()
         return True
 
-    def tenant(self, row: int) -> int:
+    def occupancy(self, row: int) -> int:
         """A number that changes when the row goes to another request."""
-        return int(self._tenants[row])
+        return int(self._occupancies[row])
 
     def submit(self, plan: StepPlan) -> Handle:
         for row in (*plan.freed_rows, *(new.row for new in plan.new_rows)):
-            self._tenants[row] += 1
+            self._occupancies[row] += 1
             self._coming[row] = 0
         steps, vectors = self._prepare(plan)
         for row in vectors:

@@ -42,7 +42,7 @@ a plan. It is told of every step with drafts."""
 IDLE = 1.5
 
 
-class Tenant:
+class Occupant:
     """A request, in its row, that may have drafts."""
 
 
@@ -71,7 +71,7 @@ class Speculation:
         self._proposer, self.policy, self._most, self._vocab_size = proposer, policy, most, vocab_size
         self.rejecting = rejecting
         self.drawn_from: dict[int, Any] = {}
-        self._rows: dict[int, Tenant] = {}
+        self._rows: dict[int, Occupant] = {}
 
     def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
         """A runner has made its rows. What drafts from them is told of these (model_drafts.py)."""
@@ -88,7 +88,7 @@ class Speculation:
             return
         most = self._most if wanted.k is None else min(wanted.k, self._most)
         if most > 0 and speculates(new.params):
-            self._rows[new.row] = Tenant()
+            self._rows[new.row] = Occupant()
             begin = Begin(new.token_ids, new.num_prompt_tokens, wanted.ids, new.namespace)
             self._proposer.start(new.row, begin)
             self.policy.start(new.row, most)
@@ -107,12 +107,12 @@ class Speculation:
         """
         self.policy.took(load, whole if whole < IDLE * computed else computed)
 
-    def drawing(self, plan: StepPlan) -> dict[int, Tenant]:
+    def drawing(self, plan: StepPlan) -> dict[int, Occupant]:
         """The rows that draw in this step, as they are now, and may have drafts after it."""
         rows = self._rows
         return {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
 
-    def follow(self, rows: Mapping[int, Tenant], result: StepResult, lengths: I64) -> StepResult:
+    def follow(self, rows: Mapping[int, Occupant], result: StepResult, lengths: I64) -> StepResult:
         """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
 
         Args:
@@ -120,9 +120,9 @@ class Speculation:
             lengths: tokens known of each row.
         """
         going: list[int] = []
-        for row, tenant in rows.items():
+        for row, occupant in rows.items():
             drawn = result.tokens.get(row, ())
-            if drawn and self._rows.get(row) is tenant:
+            if drawn and self._rows.get(row) is occupant:
                 tokens = [token.token_id for token in drawn]
                 self._proposer.observe(row, tokens)
                 self.policy.observe(row, tokens)

@@ -80,20 +80,20 @@ class CorsRules:
 
     def preflight(self, scope: Scope) -> Headers | None:
         """What a preflight is told beside granted(); None: it is none."""
-        told = dict(scope["headers"])
-        if scope["method"] != "OPTIONS" or b"access-control-request-method" not in told:
+        headers = dict(scope["headers"])
+        if scope["method"] != "OPTIONS" or b"access-control-request-method" not in headers:
             return None
         methods = METHODS if ANY in self.methods else ", ".join(self.methods)
         found = [
             (b"access-control-allow-methods", methods.encode("latin-1")),
             (b"access-control-max-age", str(MAX_AGE_S).encode()),
         ]
-        asked = told.get(b"access-control-request-headers", b"")
+        asked = headers.get(b"access-control-request-headers", b"")
         if ANY not in self.headers:
             asked = ", ".join(self.headers).encode("latin-1")
         if _NAMES.fullmatch(asked):  # named one by one: a star leaves Authorization out
             found.append((b"access-control-allow-headers", asked))
-        if told.get(b"access-control-request-private-network") == b"true":
+        if headers.get(b"access-control-request-private-network") == b"true":
             found.append((b"access-control-allow-private-network", b"true"))
         return found
 

@@ -92,16 +92,16 @@ class Edge:
         Raises:
             ApiError: 400, two lengths; 403, a foreign Host or Origin; 415, a body that any page can send.
         """
-        told = {name: value for name, value in scope["headers"] if name in NAMED}
-        check_framing(told, scope["http_version"])
+        headers = {name: value for name, value in scope["headers"] if name in NAMED}
+        check_framing(headers, scope["http_version"])
         asks = scope["method"] in ("GET", "HEAD")
         if self._hosts is not None and not (asks and not self._paths[plain(scope)["path"]].rules.keyed):
-            check_host(told, self._hosts)
+            check_host(headers, self._hosts)
             if not allowed:
-                check_origin(told)
-        kind = told.get(b"content-type", b"").partition(b";")[0].strip().lower()
+                check_origin(headers)
+        kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         # A page can also post a body of no type, unasked; programs that do send no Origin.
-        if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in told)):
+        if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in headers)):
             raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
 
 
@@ -135,24 +135,24 @@ def naming(send: Send, headers: list[tuple[bytes, bytes]]) -> Send:
     return named
 
 
-def check_framing(told: dict[bytes, bytes], version: str) -> None:
+def check_framing(headers: dict[bytes, bytes], version: str) -> None:
     """Refuse a request whose end two servers may see at different places.
 
     Raises:
         ApiError: 400; the connection closes.
     """
-    if b"transfer-encoding" in told and (b"content-length" in told or version == "1.0"):
+    if b"transfer-encoding" in headers and (b"content-length" in headers or version == "1.0"):
         message = "Transfer-Encoding with Content-Length, or in HTTP/1.0: where the request ends is not clear"
         raise ApiError(400, message, code="invalid_framing", headers={"connection": "close"})
 
 
-def check_host(told: dict[bytes, bytes], names: Iterable[str]) -> None:
+def check_host(headers: dict[bytes, bytes], names: Iterable[str]) -> None:
     """Refuse a name that is not this machine's. Addresses pass: no page can make one point elsewhere.
 
     Raises:
         ApiError: 403.
     """
-    given = told.get(b"host")
+    given = headers.get(b"host")
     if given is None:
         return  # HTTP/1.0, which no browser speaks
     host = hostname("//" + given.decode("latin-1"))
@@ -162,20 +162,20 @@ def check_host(told: dict[bytes, bytes], names: Iterable[str]) -> None:
     raise ApiError(403, message, "permission_error", code="host_not_allowed")
 
 
-def check_origin(told: dict[bytes, bytes]) -> None:
+def check_origin(headers: dict[bytes, bytes]) -> None:
     """Refuse what a page that is none of this machine's has asked for.
 
     Raises:
         ApiError: 403.
     """
-    origin = told.get(b"origin")
+    origin = headers.get(b"origin")
     if origin is None:
-        foreign = told.get(b"sec-fetch-site", b"").strip().lower() == b"cross-site"
+        foreign = headers.get(b"sec-fetch-site", b"").strip().lower() == b"cross-site"
     else:
         host = hostname(origin.decode("latin-1"))
         address = None if host is None else address_of(host)
         local = host is not None and (is_local_name(host) or (address is not None and address.is_loopback))
-        foreign = not local and origin.partition(b"//")[2] != told.get(b"host", b"")
+        foreign = not local and origin.partition(b"//")[2] != headers.get(b"host", b"")
     if foreign:
         message = "pages of other sites may not use this server"
         raise ApiError(403, message, "permission_error", code="origin_not_allowed")

@@ -146,7 +146,7 @@ class FieldLists:
         raise UnsupportedError(f"{name} is not supported: {refused.why}", name)
 
 
-def told(scope: Mapping[str, Any]) -> tuple[bytes, bytes]:
+def header_of_ignored(scope: Mapping[str, Any]) -> tuple[bytes, bytes]:
     """The header that names what a request's scope has noted (fields.note). It is logged at debug."""
     names = ["".join(_PLAIN.findall(name[:80])) for name in islice(scope[IGNORED], MAX_NAMES)]
     text = ", ".join(filter(None, names))

@@ -32,11 +32,11 @@ async def check_inside(body: bytes) -> None:
     Raises:
         ApiError: 400, it holds more than MOST names, lists and objects.
     """
-    if await asyncio.get_running_loop().run_in_executor(_ONE, holds_more, body, MOST):
+    if await asyncio.get_running_loop().run_in_executor(_ONE, body_holds_more, body, MOST):
         raise ApiError(400, f"the body holds more than {MOST} names and lists", code="invalid_json")
 
 
-def holds_more(body: bytes, most: int) -> bool:
+def body_holds_more(body: bytes, most: int) -> bool:
     """Whether JSON has more than so many names, lists and objects.
 
     They are looked for one by one, so that other threads run between; and only where there could be so many.

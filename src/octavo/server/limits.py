@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from octavo.server.apis import Paths
 from octavo.server.engine import Caller
 from octavo.server.errors import ApiError
-from octavo.server.field_lists import told
+from octavo.server.field_lists import header_of_ignored
 from octavo.server.inside import SMALL, check_inside
 from octavo.server.openai.fields import IGNORED
 from octavo.server.state import OWNER, RETRY, ServerState
@@ -73,8 +73,8 @@ class LimitsMiddleware:
             async with asyncio.timeout(settings.body_timeout_s):
                 receive = await read_body(scope, receive, settings.max_body_bytes, exchange.hold)
         except TimeoutError:
-            told = f"the body took longer than {settings.body_timeout_s:g} s"
-            raise ApiError(408, told, code="timeout") from None
+            message = f"the body took longer than {settings.body_timeout_s:g} s"
+            raise ApiError(408, message, code="timeout") from None
         self.state.admit()
         if exchange.caller is not None:
             exchange.caller.enter()
@@ -186,5 +186,5 @@ class _Exchange:
             method = self.scope["method"] if known else "other"
             self.state.metrics.count_http(method, route, message["status"])
             if IGNORED in self.scope:
-                message["headers"] = [*message.get("headers", ()), told(self.scope)]
+                message["headers"] = [*message.get("headers", ()), header_of_ignored(self.scope)]
         await self.send(message)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 MAX_VOCABULARY = 1 << 22
 """Ten times the largest that there is; each id takes eight bytes, whether it is used or not."""
-LONG_TEXT = 4096
+UNLOCKED_FROM = 4096
 """Characters from which encoding lets other threads run, which costs short texts more than it is worth."""
 _LONGEST_PARTIAL = 3
 """Bytes of a UTF-8 character that lacks its last one."""
@@ -73,7 +73,7 @@ class Tokenizer:
             InvalidRequestError: not a str, or one with half of a surrogate pair.
         """
         try:
-            if len(text) < LONG_TEXT:
+            if len(text) < UNLOCKED_FROM:
                 ids: list[int] = self.backend.encode(text, add_special_tokens=add_special_tokens).ids
             else:  # only batches are encoded without the interpreter's lock
                 ids = self.backend.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids

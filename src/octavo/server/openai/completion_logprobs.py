@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from octavo.server.engine import ServedTokenizer
-from octavo.server.openai.logprobs import TokenLogprobs, best, finite
+from octavo.server.openai.logprobs import LogprobsOnePosition, best, finite
 
 
 class CompletionLogprobs:
@@ -25,7 +25,7 @@ class CompletionLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     def echo(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], text: str
+        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOnePosition | None], text: str
     ) -> dict[str, Any]:
         """The lists for the prompt, echoed as text; the first token has no logprob.
 
@@ -38,12 +38,12 @@ class CompletionLogprobs:
         rest = self._lists(token_ids[added:], logprobs[added:], True)
         return join(first, rest)
 
-    def add(self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs]) -> dict[str, Any]:
+    def add(self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOnePosition]) -> dict[str, Any]:
         """The four lists for these tokens, which follow those of the calls before."""
         return self._lists(token_ids, logprobs, not self._skip_special)
 
     def _lists(
-        self, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs | None], special_shows: bool
+        self, token_ids: Sequence[int], logprobs: Sequence[LogprobsOnePosition | None], special_shows: bool
     ) -> dict[str, Any]:
         offsets: list[int] = []
         for token_id in token_ids:
@@ -63,7 +63,7 @@ class CompletionLogprobs:
             "text_offset": offsets,
         }
 
-    def _likeliest(self, chosen: int, at: TokenLogprobs) -> dict[str, float]:
+    def _likeliest(self, chosen: int, at: LogprobsOnePosition) -> dict[str, float]:
         """The top ones, and the chosen one behind them where it is none of these: up to top + 1."""
         ranked = best(at, self._top)
         if all(token_id != chosen for token_id, _ in ranked):

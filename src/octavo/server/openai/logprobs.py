@@ -9,7 +9,7 @@ from octavo.errors import InvalidRequestError
 from octavo.params import Logprob, RequestOutput, RequestOutputKind, SamplingParams
 from octavo.server.engine import ServedTokenizer
 
-TokenLogprobs = Mapping[int, Logprob]
+LogprobsOnePosition = Mapping[int, Logprob]
 """What the engine reports of one position: the drawn token and the likeliest ones, by id."""
 
 MAX_REPORTED = 1 << 19
@@ -43,7 +43,7 @@ def check_reported(params: SamplingParams, lengths: Sequence[int], context: int)
 
 
 def chat_logprobs(
-    tokenizer: ServedTokenizer, token_ids: Sequence[int], logprobs: Sequence[TokenLogprobs], top: int
+    tokenizer: ServedTokenizer, token_ids: Sequence[int], logprobs: Sequence[LogprobsOnePosition], top: int
 ) -> dict[str, Any]:
     """{"content": [{"token", "logprob", "bytes", "top_logprobs"}], "refusal": null}."""
     content = [
@@ -78,7 +78,7 @@ def finite(logprob: float) -> float:
     return max(logprob, -9999.0)
 
 
-def best(at: TokenLogprobs, top: int) -> list[tuple[int, float]]:
+def best(at: LogprobsOnePosition, top: int) -> list[tuple[int, float]]:
     """The top likeliest tokens as (id, log-probability); ties go to the lower id."""
     ranked = sorted((-value.logprob, token_id) for token_id, value in at.items())
     return [(token_id, -negated) for negated, token_id in ranked[:top]]

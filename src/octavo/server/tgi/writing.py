@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from octavo.params import CompletionOutput, RequestOutput
 from octavo.server.engine import ServedTokenizer
-from octavo.server.openai.logprobs import TokenLogprobs, best, finite
+from octavo.server.openai.logprobs import LogprobsOnePosition, best, finite
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.tokenizer import IncrementalDetokenizer
 
@@ -34,7 +34,7 @@ class TokenWriter:
         self.text = ""
 
     def add(
-        self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs], whole: str | None
+        self, ids: Sequence[int], logprobs: Sequence[LogprobsOnePosition], whole: str | None
     ) -> list[tuple[Token, list[Token]]]:
         """(token, the likeliest in its place) of each of these.
 
@@ -62,7 +62,7 @@ class TokenWriter:
         written = self._written(token_id) if special else text
         return {"id": token_id, "text": written, "logprob": finite(logprob), "special": special}
 
-    def _likeliest(self, at: TokenLogprobs) -> list[Token]:
+    def _likeliest(self, at: LogprobsOnePosition) -> list[Token]:
         return [self._token(i, value, self._written(i)) for i, value in best(at, self._top)]
 
     def _written(self, token_id: int) -> str:
