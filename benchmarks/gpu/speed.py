@@ -284,7 +284,7 @@ def batching_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> flo
 def attention(backend: Any, scale: Scale) -> Iterator[Row]:
     """Over the faster of SDPA and FlexAttention: a prompt, and decoding with KV that they get contiguous.
     All are replayed as graphs: a launch's price on the host is not the kernel's."""
-    from octavo.kernels.cuda.attention import Tables, attend
+    from octavo.kernels.cuda.attention import AttentionTables, attend
     from octavo.kernels.ops import KVSpec
 
     shape, device, dtype = scale.large, backend.device, backend.dtype
@@ -300,7 +300,9 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
             tensor.normal_()
         queries = device_queries(device, count, context, query, width)
         q = torch.randn((count * query, heads * dim), device=device).to(dtype)
-        ours_once = partial(attend, q, layer, shape.spec, queries, Tables(None, None, None), backend.policy)
+        ours_once = partial(
+            attend, q, layer, shape.spec, queries, AttentionTables(None, None, None), backend.policy
+        )
         ours = seconds(replayed(ours_once, device), scale.repeat, device)
         k, v = (torch.randn((count, shape.kv_heads, context, dim), device=device).to(dtype) for _ in range(2))
         rows = q.view(count, query, heads, dim).transpose(1, 2)

@@ -28,7 +28,7 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.cpu_lower import Built, Recorded, build, parts
+from octavo.kernels.cpu_lower import Built, RecordedCalls, build, parts
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import Rows
 from octavo.kernels.program import Buffer, Call, Recorder, fuse, record
@@ -119,7 +119,7 @@ class Step:
         self.program(calls, batch).program.replay(batch)
 
     def program(self, calls: Sequence[Call], batch: ForwardBatch) -> Built:
-        recorded = Recorded(calls, self.recorder.buffers, calls[-1].output)
+        recorded = RecordedCalls(calls, self.recorder.buffers, calls[-1].output)
         built = build(recorded, limits_of(batch), self.backend.pool, self.backend.isa)
         written = {call.output for call in calls}
         rng = np.random.default_rng(1)

@@ -15,13 +15,13 @@ from octavo.cli._flags import ENGINE_HELP
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import Wanted, backend_help, make_backend, native_available, registered
+from octavo.kernels.select import WantedBackend, backend_help, make_backend, native_available, registered
 from octavo.params import SamplingParams
 from support.tiny_engine import save_tiny_llama, save_words
 
 LOUD = """
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import Registration
+from octavo.kernels.select import BackendRegistration
 
 made = []
 
@@ -32,7 +32,7 @@ class Loud(ReferenceBackend):
         made.append(wanted)
         super().__init__(wanted.threads)
 
-BACKEND = Registration("NumPy, aloud", Loud, rank=2, missing=lambda: None)
+BACKEND = BackendRegistration("NumPy, aloud", Loud, rank=2, missing=lambda: None)
 """
 
 
@@ -63,7 +63,7 @@ def test_a_file_is_enough_to_be_configured_and_shown() -> None:
     kernels = env.collect()["kernels"]
     assert kernels["backends"][0] == "loud"
     assert kernels["backend"] == "loud"
-    assert make_backend("auto", Wanted()).name == "loud"
+    assert make_backend("auto", WantedBackend()).name == "loud"
 
 
 @pytest.mark.usefixtures("loud")
@@ -79,27 +79,27 @@ def test_a_file_is_enough_to_run_a_model(tmp_path: Path) -> None:
     )
     assert loud == own
     (wanted,) = sys.modules["octavo.kernels.backends.loud"].made
-    assert wanted == Wanted(threads=1)
+    assert wanted == WantedBackend(threads=1)
 
 
 def test_auto_takes_what_is_there_and_says_what_is_not(loud: Path) -> None:
     loud.write_text(LOUD.replace("missing=lambda: None", 'missing=lambda: "its horn is lost"'))
     best = "native kernels" if native_available() else "NumPy"
     with pytest.warns(RuntimeWarning, match=f"its horn is lost; running on {best}"):
-        assert make_backend("auto", Wanted()).name in ("cpu", "reference")
+        assert make_backend("auto", WantedBackend()).name in ("cpu", "reference")
     with pytest.raises(InvalidRequestError, match="backend loud cannot be had: its horn is lost"):
-        make_backend("loud", Wanted())
+        make_backend("loud", WantedBackend())
 
 
 def test_without_the_extension_the_reference_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.kernels.select.native_available", lambda: False)
     with pytest.warns(RuntimeWarning, match=r"not built \(reinstall octavo with a C\+\+ compiler\); running"):
-        assert isinstance(make_backend("auto", Wanted()), ReferenceBackend)
+        assert isinstance(make_backend("auto", WantedBackend()), ReferenceBackend)
     with pytest.raises(InvalidRequestError, match="backend cpu cannot be had: the native kernels are not"):
-        make_backend("cpu", Wanted())
+        make_backend("cpu", WantedBackend())
 
 
 @pytest.mark.parametrize(("dtype", "pages"), [("auto", "int16"), ("float32", None)])
 def test_pages_are_integers_where_nobody_chose(dtype: str, pages: str | None) -> None:
     for name in ["reference", *(["cpu"] if native_available() else [])]:
-        assert make_backend(name, Wanted(dtype=dtype)).kv_dtype == pages
+        assert make_backend(name, WantedBackend(dtype=dtype)).kv_dtype == pages

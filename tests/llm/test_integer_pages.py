@@ -11,7 +11,7 @@ from octavo.assembly.memory import page_specs
 from octavo.config import EngineConfig
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import F32, KVSpec
-from octavo.kernels.select import Wanted, make_backend, native_available
+from octavo.kernels.select import WantedBackend, make_backend, native_available
 from octavo.lab.quality import WindowScorer
 
 TEXT = np.random.default_rng(5).integers(1000, 40_000, 160).tolist()
@@ -53,7 +53,7 @@ class _Model:
     ],
 )
 def test_what_auto_means(dtype: str, latent: bool, asked: str | None, stored: str) -> None:
-    backend = make_backend("reference", Wanted(dtype=dtype))
+    backend = make_backend("reference", WantedBackend(dtype=dtype))
     user = EngineConfig("m", dtype=dtype, kv_cache_dtype=asked or "auto")
     (spec,) = page_specs(_Model(latent), backend, user)  # type: ignore[arg-type]
     assert spec.dtype == stored

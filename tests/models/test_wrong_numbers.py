@@ -110,8 +110,8 @@ def test_tables_are_finite_or_refused(kind: str, theta: float, scaling: dict[str
 
 
 def test_metadata_of_a_gguf_file_are_asked_likewise() -> None:
-    from octavo.models.config import Reader
+    from octavo.models.config import ConfigReader
 
     for value in (NAN, INF, -INF, HUGE):
         with pytest.raises(CheckpointError, match="must be finite"):
-            Reader({"llama.rope.freq_base": value}, "GGUF metadata", "llama.").number("rope.freq_base")
+            ConfigReader({"llama.rope.freq_base": value}, "GGUF metadata", "llama.").number("rope.freq_base")

@@ -8,7 +8,7 @@ import pytest
 from octavo.engine.step_plan import NewRow, RowStep, SampledToken
 from octavo.params import SamplingParams
 from octavo.runtime.drafted import depths_of, gather_drafted, slots_to_move, walks_of
-from octavo.runtime.states import RequestStates, Window, gather_batch
+from octavo.runtime.states import RequestStates, RowWindow, gather_batch
 from octavo.sampling.sampler import RowError
 
 TREE = (-1, -1, 0, 2, 1)  # of drafts; as nodes: 1 and 2 below 0, 3 below 1, 4 below 3, 5 below 2
@@ -16,7 +16,9 @@ TREE = (-1, -1, 0, 2, 1)  # of drafts; as nodes: 1 and 2 below 0, 3 below 1, 4 b
 
 def states_of(*lengths: int, sliding: bool = False) -> RequestStates:
     """Rows of tokens 10 r, 10 r + 1, ..., each with pages of its own, of 4 slots."""
-    states = RequestStates(len(lengths), 32, 4, window=Window(8, 0, sliding=True) if sliding else Window())
+    states = RequestStates(
+        len(lengths), 32, 4, window=RowWindow(8, 0, sliding=True) if sliding else RowWindow()
+    )
     for row, length in enumerate(lengths):
         tokens = tuple(range(10 * row, 10 * row + length))
         states.start(NewRow(row, str(row), tokens, length, SamplingParams(), 0, 0))

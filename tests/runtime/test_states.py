@@ -9,13 +9,13 @@ import pytest
 from octavo.engine.page_group import NO_PAGE
 from octavo.engine.step_plan import NewRow, RowStep, StepPlan, StepResult
 from octavo.params import SamplingParams
-from octavo.runtime.states import RequestStates, Window
+from octavo.runtime.states import RequestStates, RowWindow
 from support.random_driver import drive
 from support.toy_executor import ToyExecutor
 
 
 def test_pages_of_rejected_drafts_make_room_for_those_that_come_next() -> None:
-    states = RequestStates(2, 40, 4, window=Window(9, sliding=True))
+    states = RequestStates(2, 40, 4, window=RowWindow(9, sliding=True))
     states.start(NewRow(1, "a", (1,) * 7, 7, SamplingParams(), 0, 0))
     states.grow(RowStep(1, 0, 7, (10, 11), True, sliding_pages=(0, 1)))
     states.append(1, 5)
@@ -37,7 +37,7 @@ def test_tables_are_the_engines(windows: dict[str, bool], monkeypatch: pytest.Mo
         nonlocal after_drafts, compared
         drafted = {row for row, known in self.rows.items() if known.drafted}
         result = execute(self, plan)
-        window = Window(sliding=self.sliding is not None)
+        window = RowWindow(sliding=self.sliding is not None)
         mine = states.setdefault(self, RequestStates(6, 48, self.page_size, window=window))
         for new in plan.new_rows:
             mine.start(new)

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from octavo.params.drafts import Draft
-from octavo.spec.acceptance import Acceptance, Followed
+from octavo.spec.acceptance import Acceptance, FollowedDraft
 
 TREE = Draft((8, 9, 4, 5), (-1, -1, 0, 1))
 
@@ -25,7 +25,7 @@ TREE = Draft((8, 9, 4, 5), (-1, -1, 0, 1))
     ],
 )
 def test_a_draft_is_followed(draft: Draft, steps: list[list[int]], known: bool, hits: list[bool]) -> None:
-    followed = Followed(draft)
+    followed = FollowedDraft(draft)
     assert [followed.follow(tokens) for tokens in steps][-1] is known
     assert followed.hits == hits
 

@@ -13,7 +13,7 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.config import EngineConfig
 from octavo.errors import CheckpointError, InvalidRequestError
-from octavo.kernels.select import Wanted, make_backend
+from octavo.kernels.select import WantedBackend, make_backend
 from octavo.models.load import outline_model
 from octavo.params.watermark import WatermarkParams
 from octavo.sampling.watermark import Detection, GreenLists, detect
@@ -46,7 +46,7 @@ class WatermarkDetector:
         self._tokenizer, _ = tokenizer_and_template(user, checkpoint, path)
         if tokenizer is not None:
             _check_same(self._tokenizer, user, checkpoint, path)
-        backend = make_backend("auto", Wanted(1, "auto", user.dtype, planned=True))
+        backend = make_backend("auto", WantedBackend(1, "auto", user.dtype, planned=True))
         outlined, _ = outline_model(checkpoint, backend, user.dtype, context=None)
         self.watermark, self.lists = wanted, GreenLists(outlined.vocab_size)
 

@@ -81,7 +81,7 @@ def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
     Args:
         spare_page: stands in for pages, or sliding ones, that a window has passed.
     """
-    from octavo.runtime.states import RequestStates, Window
+    from octavo.runtime.states import RequestStates, RowWindow
 
     sliding = config.sliding_window
     return RequestStates(
@@ -89,7 +89,9 @@ def states_of(config: SchedulerConfig, spare_page: int) -> RequestStates:
         config.max_model_len,
         config.page_size,
         config.max_encoder_len,
-        Window(config.window, spare_page) if sliding is None else Window(sliding, spare_page, sliding=True),
+        RowWindow(config.window, spare_page)
+        if sliding is None
+        else RowWindow(sliding, spare_page, sliding=True),
     )
 
 

@@ -162,12 +162,12 @@ def _generation(path: Path, model: Model) -> tuple[Mapping[str, Any], tuple[int,
 def _backend(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Backend, dict[str, str]]:
     """Where it runs, and what is to be said of it."""
     from octavo.kernels.cuda.device import choose
-    from octavo.kernels.select import Wanted, make_backend
+    from octavo.kernels.select import WantedBackend, make_backend
     from octavo.runtime.hardware import usable_threads
 
     weights = partial(least_bytes, checkpoint, user.dtype)
     choice = choose(user.device, user.backend, weights=weights, share=gpu_share(user))
-    wanted = Wanted(
+    wanted = WantedBackend(
         user.threads or usable_threads(),
         user.isa,
         user.dtype,

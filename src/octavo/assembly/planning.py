@@ -21,7 +21,7 @@ from octavo.config import EngineConfig, SchedulerConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.cuda.device import choose
 from octavo.kernels.ops import Backend
-from octavo.kernels.select import Wanted, make_backend
+from octavo.kernels.select import WantedBackend, make_backend
 from octavo.models.filled import FilledLoader
 from octavo.models.load import load_model, outline_model
 from octavo.models.registry import EncoderDecoder, Model
@@ -130,7 +130,7 @@ def stand_in(user: EngineConfig) -> tuple[Model, Backend]:
         OctavoError: as outline().
     """
     checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
-    wanted = Wanted(user.threads or usable_threads(), user.isa, user.dtype)
+    wanted = WantedBackend(user.threads or usable_threads(), user.isa, user.dtype)
     backend = make_backend(user.backend, wanted)
     window, method = user.max_model_len, user.quantization
     return load_model(checkpoint, backend, user.dtype, window, method, FilledLoader)[0], backend
@@ -153,7 +153,7 @@ def refuse_gpu(user: EngineConfig, weights: Callable[[], int]) -> None:
 
 def _outline(user: EngineConfig, checkpoint: Checkpoint) -> tuple[Model, int, Backend]:
     """The model without its numbers, the bytes of its weights, and the backend that would pack them."""
-    wanted = Wanted(user.threads or usable_threads(), user.isa, user.dtype, planned=True)
+    wanted = WantedBackend(user.threads or usable_threads(), user.isa, user.dtype, planned=True)
     backend = make_backend(user.backend, wanted)
     window, method = user.max_model_len, user.quantization
     return *outline_model(checkpoint, backend, user.dtype, window, method), backend

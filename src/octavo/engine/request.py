@@ -95,7 +95,7 @@ ALONE = Cohort()
 
 
 class Wait(NamedTuple):
-    """A request waits for an `earlier` one, which computes a prefix of its prompt, until it has `until` tokens."""
+    """A request waits for an `earlier` one, which computes a prefix of its, until that has `until` tokens."""
 
     earlier: Request
     until: int

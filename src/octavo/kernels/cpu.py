@@ -8,7 +8,7 @@ import numpy as np
 
 from octavo.errors import InvalidRequestError
 from octavo.kernels import _native
-from octavo.kernels.cpu_lower import CpuKVLayer, Recorded, build
+from octavo.kernels.cpu_lower import CpuKVLayer, RecordedCalls, build
 from octavo.kernels.cpu_program import CpuDecoder, CpuProgram
 from octavo.kernels.cpu_weight import CpuWeight, pack
 from octavo.kernels.forward_batch import ForwardBatch
@@ -96,7 +96,7 @@ class CpuEagerOps(Recorder):
     def emit(self, call: Call) -> None:
         super().emit(call)
         backend, limits = self._backend, self._limits
-        built = build(Recorded([call], self.buffers, call.output), limits, backend.pool, backend.isa)
+        built = build(RecordedCalls([call], self.buffers, call.output), limits, backend.pool, backend.isa)
         given = 0
         for number in call.inputs:
             value = self._values[number]
@@ -159,7 +159,7 @@ class CpuBackend(Backend):
         recorder, result = record(forward, limits)
         kept = tuple(recorder.kept_as.values())
         calls = fuse(recorder.calls, result.ref, kept)
-        ends = Recorded(calls, recorder.buffers, result.ref, tuple(recorder.given_as.values()), kept)
+        ends = RecordedCalls(calls, recorder.buffers, result.ref, tuple(recorder.given_as.values()), kept)
         return CpuProgram(build(ends, limits, self.pool, self.isa), limits, recorder)
 
     def eager(self, batch: ForwardBatch, limits: Limits) -> CpuEagerOps:

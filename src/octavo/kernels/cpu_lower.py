@@ -28,7 +28,7 @@ class CpuKVLayer:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class RecordedCalls:
     """Calls over numbered buffers.
 
     Attributes:
@@ -58,7 +58,7 @@ class Built:
         )
 
 
-def build(recorded: Recorded, limits: Limits, pool: _native.Pool, isa: str) -> Built:
+def build(recorded: RecordedCalls, limits: Limits, pool: _native.Pool, isa: str) -> Built:
     """Lower calls. Buffers that are read but never written (eager inputs) get memory as given ones do."""
     calls, buffers = recorded.calls, recorded.buffers
     written = {call.output for call in calls}

@@ -34,7 +34,7 @@ class Call:
     Attributes:
         name: the method of Ops.
         inputs, output: numbers of buffers.
-        args: everything else but the batch, by the method's argument names; "norm": a Norm moved here.
+        args: everything else but the batch, by the method's argument names; "norm": a FusedNorm moved here.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Norm:
+class FusedNorm:
     """A norm that its reader computes: layer_norm's arguments, or where not layer rms_norm's."""
 
     layer: bool
@@ -247,7 +247,9 @@ def fuse(calls: Sequence[Call], result: int, kept: Collection[int] = ()) -> list
         reader = fused[used_by[0]]
         if reader is None or reader.name != "linear" or reader.inputs[0] != call.output:
             continue
-        norm = Norm(call.name == "layer_norm", call.args["gain"], call.args.get("bias"), call.args["eps"])
+        norm = FusedNorm(
+            call.name == "layer_norm", call.args["gain"], call.args.get("bias"), call.args["eps"]
+        )
         inputs = call.inputs + reader.inputs[1:]
         fused[used_by[0]] = replace(reader, inputs=inputs, args={**reader.args, "norm": norm})
         fused[i] = None

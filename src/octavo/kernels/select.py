@@ -23,7 +23,7 @@ _PACKAGE = "octavo.kernels.backends"
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedBackend:
     """What a backend is asked to be.
 
     Attributes:
@@ -49,7 +49,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
+class BackendRegistration:
     """What a file of backends/ says of itself; the file's name is the backend's.
 
     Attributes:
@@ -61,13 +61,13 @@ class Registration:
     """
 
     about: str
-    make: Callable[[Wanted], Backend]
+    make: Callable[[WantedBackend], Backend]
     device: str = "cpu"
     rank: int = 0
     missing: Callable[[], str | None] = lambda: None
 
 
-def registered(device: str = "cpu") -> dict[str, Registration]:
+def registered(device: str = "cpu") -> dict[str, BackendRegistration]:
     """The backends for a kind of device by their names, the best first."""
     path = importlib.import_module(_PACKAGE).__path__
     found = {
@@ -83,7 +83,7 @@ def backend_help() -> str:
     return f"auto, {', '.join(names[:-1])} or {names[-1]}."
 
 
-def make_backend(name: str, wanted: Wanted) -> Backend:
+def make_backend(name: str, wanted: WantedBackend) -> Backend:
     """
     Args:
         name: "auto", or one of registered() for a CPU; the device's own is taken on another one.

@@ -88,7 +88,7 @@ class WindowScorer:
         from octavo.bench.roofline import cost_of
         from octavo.checkpoints import open_checkpoint
         from octavo.checkpoints.sources import resolve
-        from octavo.kernels.select import Wanted, make_backend
+        from octavo.kernels.select import WantedBackend, make_backend
         from octavo.models.load import load_model
         from octavo.models.registry import family_of
         from octavo.runtime.hardware import usable_threads
@@ -97,7 +97,7 @@ class WindowScorer:
         if family_of(checkpoint).encoder_decoder:
             raise UnsupportedError(f"{config.model} has an encoder: windows of a text are scored by decoders")
         threads = config.threads or usable_threads()
-        self.backend = make_backend(config.backend, Wanted(threads, config.isa, config.dtype))
+        self.backend = make_backend(config.backend, WantedBackend(threads, config.isa, config.dtype))
         quantization = config.quantization
         model, self.weight_bytes = load_model(checkpoint, self.backend, config.dtype, window, quantization)
         if window > model.max_position:

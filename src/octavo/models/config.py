@@ -112,18 +112,18 @@ class DecoderConfig:
         return self.windows[layer] if self.windows else None
 
 
-class Reader:
+class ConfigReader:
     """Typed look-ups in a checkpoint's config; a missing or wrong value is named."""
 
     def __init__(self, config: Mapping[str, Any], where: str, prefix: str = "") -> None:
         self._config, self._where, self._prefix = config, where, prefix
 
     @staticmethod
-    def of(checkpoint: Checkpoint) -> Reader:
+    def of(checkpoint: Checkpoint) -> ConfigReader:
         """Of config.json, or of the keys of the file's architecture in GGUF metadata."""
         if checkpoint.kind == "gguf":
-            return Reader(checkpoint.config, "GGUF metadata", f"{checkpoint.architecture}.")
-        return Reader(checkpoint.config, "config.json")
+            return ConfigReader(checkpoint.config, "GGUF metadata", f"{checkpoint.architecture}.")
+        return ConfigReader(checkpoint.config, "config.json")
 
     def get(self, key: str, default: Any = None) -> Any:
         value = self._config.get(self._prefix + key)
@@ -205,7 +205,7 @@ class Reader:
 
     def _popped(self, scaling: dict[str, Any], key: str, default: float) -> float:
         """A number that stands in an object of the file, taken out of it."""
-        return Reader({key: scaling.pop(key, default)}, self._where).number(key)
+        return ConfigReader({key: scaling.pop(key, default)}, self._where).number(key)
 
     def windows(self, num_layers: int, default: tuple[bool, ...] | None = None) -> tuple[int | None, ...]:
         """Each layer's window as config.json says it: layer_types, else default, with sliding_window."""
@@ -236,7 +236,7 @@ def _float(value: float) -> float:
 
 def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     """config.json with Llama's names; changes are the fields that a family reads differently."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     heads, hidden = read.integer("num_attention_heads"), read.integer("hidden_size")
     head_dim = read.integer("head_dim", hidden // max(heads, 1))
     max_position = read.integer("max_position_embeddings", 2048)
@@ -263,7 +263,7 @@ def read_hf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
 
 def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     """GGUF metadata, whose keys are the same in every architecture but for their prefix."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     heads, hidden = read.integer("attention.head_count"), read.integer("embedding_length")
     head_dim = read.integer("attention.key_length", hidden // max(heads, 1))
     max_position = read.integer("context_length")
@@ -289,7 +289,7 @@ def read_gguf(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
 
 def gguf_rope(checkpoint: Checkpoint, head_dim: int, max_position: int) -> RopeConfig:
     """Rotary embedding as GGUF metadata say it; rope_freqs.weight is left to the loader."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     kind = read.get("rope.scaling.type", "none")
     scaling: dict[str, Any] = {
         "rope_type": {"none": "default"}.get(kind, kind),

@@ -42,7 +42,7 @@ MAX_TABLES = 1 << 30
 """Bytes of rotary tables. A file may claim any context, and they are made before pages are counted."""
 
 
-class Wanted(NamedTuple):
+class WantedMatrix(NamedTuple):
     """A matrix that a model asks for.
 
     Attributes:
@@ -120,10 +120,10 @@ class Loader:
         transposed: bool = False,
         use: Use = Use.PROJECTION,
     ) -> Weight:
-        """The matrix called name, which must have this shape. The arguments are Wanted's."""
-        return self._weight(Wanted(name, shape, order, transposed, use))
+        """The matrix called name, which must have this shape. The arguments are WantedMatrix's."""
+        return self._weight(WantedMatrix(name, shape, order, transposed, use))
 
-    def _weight(self, wanted: Wanted) -> Weight:
+    def _weight(self, wanted: WantedMatrix) -> Weight:
         name, stored = wanted.name, wanted.stored
         weight = None if self._scheme is None else self._scheme(self._find(name)[0], stored, self._part)
         if weight is None:

@@ -12,7 +12,7 @@ from octavo.kernels.ops import F32, Backend
 from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import Weight
 from octavo.models.layers import Use
-from octavo.models.loader import Loader, Wanted
+from octavo.models.loader import Loader, WantedMatrix
 from octavo.quant import registry as formats
 from octavo.quant.on_load import Method
 from octavo.quant.scheme import Outlining, outlines_of
@@ -50,7 +50,7 @@ class PlannedLoader(Loader):
     def has(self, name: str) -> bool:
         return super().has(name) if self._listed else not self._tied and name.endswith(_SEPARATE)
 
-    def _weight(self, wanted: Wanted) -> Weight:
+    def _weight(self, wanted: WantedMatrix) -> Weight:
         outline = self._outline(wanted.name, wanted.stored, wanted.use)
         if wanted.transposed:
             outline = outline.dense_f32().transpose()

@@ -117,7 +117,7 @@ class Text2TextPipeline:
         texts: Sequence[Any] = [text_inputs] if isinstance(text_inputs, str) else text_inputs
         if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
             raise InvalidRequestError("text_inputs must be a string or a list of strings", "text_inputs")
-        wishes = Wishes.of(self._defaults, generation, self.llm.decoder_prompt)
+        wishes = CallSettings.of(self._defaults, generation, self.llm.decoder_prompt)
         params = wishes.params()
         prompts = [
             {"encoder_prompt": self._ids(text, truncation), "decoder_prompt": wishes.start} for text in texts
@@ -141,7 +141,7 @@ class Text2TextPipeline:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class CallSettings:
     """What a call and the model's files ask for together.
 
     Attributes:
@@ -157,7 +157,7 @@ class Wishes:
     start: tuple[int, ...]
 
     @staticmethod
-    def of(files: Mapping[str, Any], call: Mapping[str, Any], start: tuple[int, ...]) -> Wishes:
+    def of(files: Mapping[str, Any], call: Mapping[str, Any], start: tuple[int, ...]) -> CallSettings:
         asked = {k: v for k, v in call.items() if v is not None and k not in WITHOUT_EFFECT}
         for name in asked:
             if name not in KNOWN:
@@ -170,7 +170,7 @@ class Wishes:
         values = {name: files[name] for name in KNOWN if name in files} | asked
         if "max_length" in asked and "max_new_tokens" not in asked:
             values.pop("max_new_tokens", None)
-        wishes = Wishes(values, frozenset(asked), files, start)
+        wishes = CallSettings(values, frozenset(asked), files, start)
         return replace(wishes, start=start[:1]) if wishes.beams > 1 else wishes
 
     @property

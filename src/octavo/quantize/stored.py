@@ -17,7 +17,7 @@ from octavo.kernels.weight import Layout, Weight, check_stack
 from octavo.models.config import RopeConfig
 from octavo.models.layers import LayerNorm, RMSNorm, Use
 from octavo.models.load import load_model
-from octavo.models.loader import Loader, Wanted
+from octavo.models.loader import Loader, WantedMatrix
 from octavo.models.registry import Model
 from octavo.quant import registry as formats
 
@@ -111,7 +111,7 @@ class Placed(NamedTuple):
 
     name: str
     part: int | None
-    wanted: Wanted
+    wanted: WantedMatrix
 
 
 class NamingLoader(Loader):
@@ -137,7 +137,7 @@ class NamingLoader(Loader):
         self.norms: dict[int, NormName] = {}
         self.gains: list[F32] = []
 
-    def _weight(self, wanted: Wanted) -> Weight:
+    def _weight(self, wanted: WantedMatrix) -> Weight:
         tensor = self._take(wanted.name, wanted.stored)
         formats.get_format(tensor.format)  # which can be read
         self.matrices[tensor.name] = (wanted.stored, wanted.use)

@@ -32,7 +32,7 @@ I64 = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class RowWindow:
     """What rows forget of the pages that their windows have passed.
 
     Attributes:
@@ -45,7 +45,7 @@ class Window:
     sliding: bool = False
 
 
-NO_WINDOW = Window()
+NO_WINDOW = RowWindow()
 
 
 class RequestStates:
@@ -57,7 +57,7 @@ class RequestStates:
         max_model_len: int,
         page_size: int,
         max_encoder_len: int = 0,
-        window: Window = NO_WINDOW,
+        window: RowWindow = NO_WINDOW,
     ) -> None:
         self.page_size, self.window, self._spare = page_size, window.tokens, window.spare_page
         self._passed = [0] * max_num_seqs  # leading pages of each row's table that are spare_page

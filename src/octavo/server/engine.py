@@ -51,7 +51,7 @@ class ServedTokenizer(Protocol):
     def is_special(self, token_id: int) -> bool: ...
 
 
-class Outputs(Protocol):
+class ServedOutputs(Protocol):
     """What a request brings, until an output is finished. Closing it aborts the request within a step."""
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
@@ -83,7 +83,7 @@ class Queue(Protocol):
 
     @property
     def retry_after_s(self) -> float: ...
-    async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
+    async def begin(self, engine: ServedEngine, request: EngineRequest) -> ServedOutputs:
         """The outputs of a request that has begun. Raises OverloadedError where it cannot."""
         ...
 
@@ -182,7 +182,7 @@ class ServedEngine(Protocol):
         """A prompt (token ids) as the engine takes it."""
         ...
 
-    async def outputs(self, request: EngineRequest) -> Outputs:
+    async def outputs(self, request: EngineRequest) -> ServedOutputs:
         """Begin to serve a request."""
         ...
 

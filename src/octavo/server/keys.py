@@ -31,7 +31,7 @@ FIELDS = {"key", "sha256", "max_concurrent_requests", "requests_per_minute"}
 
 
 @dataclass(slots=True)
-class Use:
+class KeyUse:
     """What the requests of one key have used of its limits. Reading the file of keys again keeps it.
 
     Attributes:
@@ -59,7 +59,7 @@ class ApiKey:
     digest: bytes
     max_concurrent_requests: int | None = None
     requests_per_minute: int | None = None
-    use: Use = field(default_factory=Use, compare=False)
+    use: KeyUse = field(default_factory=KeyUse, compare=False)
 
     @property
     def owner(self) -> str:
@@ -271,7 +271,7 @@ def _of_table(file: Path, name: str, table: Any) -> ApiKey:
     return ApiKey(name, found, **limits)
 
 
-def _with_use(key: ApiKey, use: Use) -> ApiKey:
+def _with_use(key: ApiKey, use: KeyUse) -> ApiKey:
     return ApiKey(key.name, key.digest, key.max_concurrent_requests, key.requests_per_minute, use)
 
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 from octavo.engine.request import EngineRequest
 from octavo.errors import OverloadedError, ShuttingDownError
 from octavo.params import RequestOutput
-from octavo.server.engine import Outputs, Queue, ServedEngine
+from octavo.server.engine import Queue, ServedEngine, ServedOutputs
 from octavo.server.generation import Generation
 from octavo.server.overload import WaitedError
 
@@ -56,7 +56,7 @@ class Siblings:
     def retry_after_s(self) -> float:
         return self.queue.retry_after_s
 
-    async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
+    async def begin(self, engine: ServedEngine, request: EngineRequest) -> ServedOutputs:
         """As FairQueue.begin()."""
         while True:
             self.standing += 1

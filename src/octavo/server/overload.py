@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from octavo.errors import OverloadedError
-from octavo.server.engine import Outputs
+from octavo.server.engine import ServedOutputs
 
 WINDOW = 64
 """Requests that began last, of whose times the rate is measured."""
@@ -41,7 +41,7 @@ class WaitedError(OverloadedError):
     """A request has waited as long as requests may, and none of it was computed."""
 
 
-async def begun_within(begin: Awaitable[Outputs], seconds: float) -> Outputs:
+async def begun_within(begin: Awaitable[ServedOutputs], seconds: float) -> ServedOutputs:
     """The outputs of a request that begins within so many seconds; compiling its grammar counts, too.
 
     Raises:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError, OverloadedError
-from octavo.server.engine import Outputs, ServedEngine
+from octavo.server.engine import ServedEngine, ServedOutputs
 from octavo.server.overload import DrainRate, begun_within
 
 
@@ -29,7 +29,7 @@ class FairQueue:
     tokens: Counter[str] = field(default_factory=Counter)
     rate: DrainRate = field(default_factory=DrainRate)
 
-    async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
+    async def begin(self, engine: ServedEngine, request: EngineRequest) -> ServedOutputs:
         """A request's outputs, when the first step has computed something of it.
 
         Raises:
@@ -76,7 +76,7 @@ class FairQueue:
             self.rate.begun.clear()  # the rate of an idle server says nothing
 
 
-async def _begun(engine: ServedEngine, request: EngineRequest) -> Outputs:
+async def _begun(engine: ServedEngine, request: EngineRequest) -> ServedOutputs:
     stream = await engine.outputs(request)
     try:
         await stream.begun()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from octavo.engine.request import EngineRequest
     from octavo.params import RequestMetrics, RequestOutput
-    from octavo.server.engine import Observer, Outputs, Queue, ServedEngine
+    from octavo.server.engine import Observer, Queue, ServedEngine, ServedOutputs
     from octavo.server.state import ServerState
 
 MAX_PATH = 200
@@ -208,7 +208,7 @@ class RecordingQueue:
     def retry_after_s(self) -> float:
         return self._queue.retry_after_s
 
-    async def begin(self, engine: ServedEngine, request: EngineRequest) -> Outputs:
+    async def begin(self, engine: ServedEngine, request: EngineRequest) -> ServedOutputs:
         record = CURRENT.get()
         if record is not None and not record.model:
             record.model, record.answer_id = engine.served_model_name, request.request_id

@@ -53,7 +53,7 @@ class Chances:
             self.right[place] = self.right[place] * self._memory + hit
 
 
-class Followed:
+class FollowedDraft:
     """A draft that was offered to a row, and how far the row's tokens have gone along it."""
 
     __slots__ = ("_children", "_node", "draft", "hits")
@@ -89,7 +89,7 @@ class Acceptance:
         self._steady, self._row_prior = steady, STEADY_PRIOR if steady else ROW_PRIOR
         self._all: dict[int, Chances] = {}
         self._rows: dict[int, dict[int, Chances]] = {}
-        self._followed: dict[int, dict[int, Followed]] = {}  # of each row, by support
+        self._followed: dict[int, dict[int, FollowedDraft]] = {}  # of each row, by support
 
     def start(self, row: int) -> None:
         self._rows[row], self._followed[row] = {}, {}
@@ -106,7 +106,7 @@ class Acceptance:
         """
         followed, support = self._followed[row], min(draft.support, SUPPORTS)
         if support not in followed:
-            followed[support] = Followed(draft)
+            followed[support] = FollowedDraft(draft)
 
     def observe(self, row: int, tokens: Sequence[int]) -> Sequence[bool] | None:
         """The row went on with these tokens. Returns which tokens of its draft were right, once known; of

@@ -20,7 +20,7 @@ from octavo.bench.serving.client import Client
 from octavo.bench.serving.compare import Compared, Median, Side, compare, reference_seconds
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
-from octavo.bench.serving.generator import Pace, Recorded, generate
+from octavo.bench.serving.generator import LoadRecord, Pace, generate
 from octavo.bench.serving.peers import command_of, find, free_port, start
 from octavo.bench.wire import Wire
 from octavo.cli import main
@@ -124,7 +124,7 @@ def test_ctrl_c_keeps_whole_rounds() -> None:
 def test_nothing_is_no_figure() -> None:
     assert Median.of([]) is None
     assert Median.of([0.0, 1.0]) is None
-    side = Side("a", [figures(Recorded([]))])
+    side = Side("a", [figures(LoadRecord([]))])
     assert side.median("output_throughput") is None
     assert Compared([side]).noise is None
     assert reference_seconds() > 0

@@ -10,7 +10,7 @@ import pytest
 
 from octavo.bench.serving.apis import api_of
 from octavo.bench.serving.arrivals import of_trace
-from octavo.bench.serving.datasets import Wanted, calls_of, data_set, find
+from octavo.bench.serving.datasets import WantedPrompts, calls_of, data_set, find
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import read_slo
 from octavo.errors import InvalidRequestError
@@ -21,7 +21,7 @@ def asked(
 ) -> list[LoadRequest]:
     data = data_set(name)
     own = {option.name: option.default for option in data.options} | options
-    return calls_of(data, Wanted(count, path, own.pop("seed", 0), ids, own))
+    return calls_of(data, WantedPrompts(count, path, own.pop("seed", 0), ids, own))
 
 
 def test_options_and_names_are_of_one_data_set_each() -> None:

@@ -18,7 +18,7 @@ from octavo.bench.serving.arrivals import drawn
 from octavo.bench.serving.client import Client
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
-from octavo.bench.serving.generator import Pace, Recorded, generate
+from octavo.bench.serving.generator import LoadRecord, Pace, generate
 from octavo.bench.wire import CUT, Wire
 from octavo.errors import InvalidRequestError
 from support.virtual_time import HEAD, Act, Scripted, chunk, completion, event, run
@@ -31,13 +31,13 @@ def put(
     due: Sequence[float],
     users: int | None = None,
     **options: Any,
-) -> tuple[Recorded, Scripted]:
+) -> tuple[LoadRecord, Scripted]:
     """Put a load on a scripted server; options: of Client, timeout_s of Pace as all_s, and stop_s."""
     server = Scripted(script)
     stop_s, all_s = options.pop("stop_s", None), options.pop("all_s", float("inf"))
     api = api_of(options.pop("backend", "openai"))
 
-    async def main() -> Recorded:
+    async def main() -> LoadRecord:
         client = Client(Wire("http://h:1", connect=server.connect), api, Asked("m"), **options)
         stop = asyncio.Event()
         if stop_s is not None:
@@ -48,7 +48,7 @@ def put(
     return run(main()), server
 
 
-def figures_of(recorded: Recorded, **options: Any) -> Figures:
+def figures_of(recorded: LoadRecord, **options: Any) -> Figures:
     return figures(recorded, percentiles=(50.0, 99.0), **options)
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from octavo.kernels.cuda.gemm import Epilogue, Policy
+from octavo.kernels.cuda.gemm import Epilogue, TilePolicy
 from octavo.kernels.cuda.gemv import row_product, serves
 from octavo.kernels.ops import F32, Activation
 from octavo.kernels.weight import Weight
@@ -98,7 +98,11 @@ def test_who_has_a_row_of_its_own() -> None:
     rng = np.random.default_rng(6)
     parts = {k: interpreted().pack([random_weight(rng, k, 8, 64)]).parts[0] for k in ("u4", "s8-by16", "f16")}
     assert [serves(part) for part in parts.values()] == [True, False, True]
-    for policy, alone in ((Policy(4), True), (Policy(4, True), False), (Policy(4, wide=True), False)):
+    for policy, alone in (
+        (TilePolicy(4), True),
+        (TilePolicy(4, True), False),
+        (TilePolicy(4, wide=True), False),
+    ):
         assert policy.alone(parts["u4"]) is alone
-    assert not Policy(4, rounds=True).alone(parts["u4"])
-    assert Policy(4, wide=True).alone(parts["f16"])
+    assert not TilePolicy(4, rounds=True).alone(parts["u4"])
+    assert TilePolicy(4, wide=True).alone(parts["f16"])

@@ -287,7 +287,7 @@ def test_logits_are_f32_whatever_the_activations_are() -> None:
 def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, monkeypatch: Any) -> None:
     """W8A8: norm and rounding in one kernel give the bits of one after the other; NaN and zeros too."""
     from octavo.kernels.cuda import gemm, norms
-    from octavo.kernels.cuda.integer import Rounded, round_rows
+    from octavo.kernels.cuda.integer import RoundedRows, round_rows
 
     rng, kind = np.random.default_rng(11), torch.float32 if dtype == "float32" else torch.float16
     backend = interpreted(rounds=True, dtype=dtype, sms=16)
@@ -295,10 +295,10 @@ def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, mon
     x[3], added[3], x[5, 40] = 0, 0, float("nan")
     gain, bias = torch.tensor(normal(rng, 96)), torch.tensor(normal(rng, 96))
     for programs in (0, 8):  # rows by themselves, and several a program
-        how = norms.Norm(gain, bias if layer else None, 1e-5, layer)
+        how = norms.RowNorm(gain, bias if layer else None, 1e-5, layer)
         total, made = norms.norm(x, added, how, programs, True)
         again, plain = norms.norm(x, added, how, programs)
-        assert isinstance(made, Rounded)
+        assert isinstance(made, RoundedRows)
         q, d = round_rows(plain)
         for one, other in ((total, again), (made.x, plain), (made.d, d)):
             np.testing.assert_array_equal(one.numpy(), other.numpy())
@@ -309,7 +309,7 @@ def test_a_norm_rounds_for_the_product_that_follows(dtype: str, layer: bool, mon
     for count in (65, 40):  # fewer rows are rounded in each tile
         ops = backend.eager(batch_of(rng, [count], [count]))
         y = ops.rms_norm(ops.tensor(normal(rng, count, 96)), gain.numpy(), 1e-5)
-        assert isinstance(y.ref, Rounded) is (count == 65)
+        assert isinstance(y.ref, RoundedRows) is (count == 65)
         got = ops.value(ops.linear(y, backend.pack([w])))
         apart = ops.value(ops.linear(ops.tensor(ops.value(y)), backend.pack([w])))
         np.testing.assert_array_equal(got, apart)

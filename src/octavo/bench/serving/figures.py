@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from octavo.bench.serving.exchange import Reply
-from octavo.bench.serving.generator import Recorded
+from octavo.bench.serving.generator import LoadRecord
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError
 from octavo.runtime.hardware import usable_threads
@@ -109,7 +109,7 @@ class Figures:
 
 
 def figures(
-    recorded: Recorded,
+    recorded: LoadRecord,
     slo: Mapping[str, float] | None = None,
     percentiles: Sequence[float] = PERCENTILES,
     held_back: bool = False,

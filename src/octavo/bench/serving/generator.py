@@ -34,7 +34,7 @@ class Pace:
 
 
 @dataclass(slots=True)
-class Recorded:
+class LoadRecord:
     """What a load saw.
 
     Attributes:
@@ -66,7 +66,7 @@ async def generate(
     pace: Pace,
     stop: asyncio.Event | None = None,
     progress: Callable[[int, int], None] = lambda _done, _all: None,
-) -> Recorded:
+) -> LoadRecord:
     """Send every call once.
 
     Args:
@@ -78,7 +78,7 @@ async def generate(
     """
     bodies = [client.body(call) for call in calls]
     loop = asyncio.get_running_loop()
-    recorded = Recorded([Reply(due) for due in pace.due_s])
+    recorded = LoadRecord([Reply(due) for due in pace.due_s])
     slots = None if pace.max_concurrency is None else asyncio.Semaphore(pace.max_concurrency)
     begin, done, before = loop.time(), 0, _cpu_seconds()
 

@@ -8,7 +8,7 @@ from octavo.bench.report.chart import Chart, Lines, Series
 from octavo.bench.report.table import NONE, Table, number, table
 from octavo.bench.serving.exchange import Reply
 from octavo.bench.serving.figures import METRICS, Figures
-from octavo.bench.serving.generator import Recorded
+from octavo.bench.serving.generator import LoadRecord
 
 CURVE = 40
 """Points of a curve of percentiles."""
@@ -57,7 +57,7 @@ def _times(found: Figures, metrics: Sequence[str]) -> Table:
     return table(("milliseconds", "mean", *(f"p{share:g}" for share in shares)), rows)
 
 
-def charts(recorded: Recorded) -> list[Chart]:
+def charts(recorded: LoadRecord) -> list[Chart]:
     """How waiting times spread, how they went on over the load, and the throughput over it."""
     good = [reply for reply in recorded.replies if reply.is_complete]
     return [_curves(good), _over_time(good), _throughput(good, recorded.seconds)]

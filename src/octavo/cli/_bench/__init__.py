@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from octavo.bench.driver import Driver
     from octavo.bench.report.chart import Chart
     from octavo.bench.report.table import Table
-    from octavo.bench.serving.datasets import DataSet, Option, Wanted
+    from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 
 T = TypeVar("T")
 INTERRUPTED = 130
@@ -127,7 +127,7 @@ def until_interrupted(work: Callable[[asyncio.Event], Coroutine[Any, Any, T]]) -
     return asyncio.run(main())
 
 
-def dataset_options() -> list[Option]:
+def dataset_options() -> list[DatasetOption]:
     """What all data sets have of their own."""
     from octavo.bench.serving.datasets import find as data_sets
 
@@ -142,13 +142,13 @@ def wanted_of(
     *,
     ids: bool = True,
     seed: int = 0,
-) -> Wanted:
+) -> WantedPrompts:
     """What a data set is asked for, with the options that were typed.
 
     Raises:
         InvalidRequestError: one is another data set's, or is negative or no number.
     """
-    from octavo.bench.serving.datasets import Wanted
+    from octavo.bench.serving.datasets import WantedPrompts
 
     own = {option.name: given.get(option.name, option.default) for option in data.options}
     foreign = sorted(set(given) - set(own))
@@ -158,7 +158,7 @@ def wanted_of(
     for name, value in own.items():
         if not 0 <= value < float("inf"):
             raise InvalidRequestError(f"--{name.replace('_', '-')} is a number and not negative, not {value}")
-    return Wanted(count, path, seed, ids, own)
+    return WantedPrompts(count, path, seed, ids, own)
 
 
 def driver_of(engine: EngineChoice, max_batch: int | None, quiet: bool) -> Driver:

@@ -193,10 +193,10 @@ def missing(why: OctavoError) -> Load:
     """The load of a server that is not there."""
     from octavo.bench.serving.exchange import Reply
     from octavo.bench.serving.figures import figures
-    from octavo.bench.serving.generator import Recorded
+    from octavo.bench.serving.generator import LoadRecord
 
     async def load() -> Figures:
-        return figures(Recorded([Reply(0.0, error=str(why))]))
+        return figures(LoadRecord([Reply(0.0, error=str(why))]))
 
     return load
 
@@ -205,7 +205,7 @@ def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyn
     """One round on one server; a server that does not answer fails in the round's figures."""
     from octavo.bench.serving.exchange import Reply
     from octavo.bench.serving.figures import figures
-    from octavo.bench.serving.generator import Pace, Recorded
+    from octavo.bench.serving.generator import LoadRecord, Pace
 
     calls, warm = calls_for(asks, traffic, lengths)
     pace = Pace(times_for(calls, traffic), traffic.max_concurrency, traffic.timeout)
@@ -216,7 +216,7 @@ def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyn
         except InvalidRequestError:
             raise
         except OctavoError as error:
-            recorded = Recorded([Reply(0.0, error=str(error))])
+            recorded = LoadRecord([Reply(0.0, error=str(error))])
         return figures(recorded, held_back=traffic.max_concurrency is not None)
 
     return load

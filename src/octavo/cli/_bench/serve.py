@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from octavo.bench.serving.client import Client
     from octavo.bench.serving.exchange import LoadRequest
     from octavo.bench.serving.figures import Figures
-    from octavo.bench.serving.generator import Pace, Recorded
+    from octavo.bench.serving.generator import LoadRecord, Pace
 
 NAME = "serve"
 
@@ -107,7 +107,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Wishes:
+class Reporting:
     """What is reported, as the options declare it."""
 
     goodput: Annotated[
@@ -133,13 +133,13 @@ class Wishes:
 @option_group("server", Server)
 @option_group("traffic", Traffic)
 @declared_flags("lengths", dataset_options)
-@option_group("wishes", Wishes)
+@option_group("wishes", Reporting)
 @option_group("output", Output)
 def command(
     server: Server,
     traffic: Traffic,
     lengths: Mapping[str, Any],
-    wishes: Wishes,
+    wishes: Reporting,
     output: Output,
     url: str = typer.Argument("", help="The server, http(s)://host:port", show_default=False),
 ) -> int:
@@ -268,7 +268,7 @@ async def measure(
     warm: list[LoadRequest],
     pace: Pace,
     watch: tuple[asyncio.Event, Callable[[int, int], None]],
-) -> Recorded:
+) -> LoadRecord:
     """Warm up, then put the load on.
 
     Args:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from octavo.kernels.ops import Backend
 
 
-def _make(wanted: select.Wanted) -> Backend:
+def _make(wanted: select.WantedBackend) -> Backend:
     from octavo.kernels.cpu import CpuBackend
 
     backend = CpuBackend(threads=wanted.threads, isa=wanted.isa, planned=wanted.planned)
@@ -23,4 +23,4 @@ def _missing() -> str | None:
     return None if built else "the native kernels are not built (reinstall octavo with a C++ compiler)"
 
 
-BACKEND = select.Registration("native kernels", _make, rank=1, missing=_missing)
+BACKEND = select.BackendRegistration("native kernels", _make, rank=1, missing=_missing)

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from octavo.kernels.ops import Backend
 
 
-def _make(wanted: select.Wanted) -> Backend:
+def _make(wanted: select.WantedBackend) -> Backend:
     from octavo.kernels import cuda
 
     return cuda.make(
@@ -22,4 +22,4 @@ def _make(wanted: select.Wanted) -> Backend:
     )
 
 
-BACKEND = select.Registration("Triton", _make, device="cuda")
+BACKEND = select.BackendRegistration("Triton", _make, device="cuda")

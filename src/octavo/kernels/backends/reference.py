@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from octavo.kernels.ops import Backend
 
 
-def _make(wanted: select.Wanted) -> Backend:
+def _make(wanted: select.WantedBackend) -> Backend:
     from octavo.kernels.reference import ReferenceBackend
 
     if wanted.planned:
@@ -23,4 +23,4 @@ def _make(wanted: select.Wanted) -> Backend:
     return backend
 
 
-BACKEND = select.Registration("NumPy", _make)
+BACKEND = select.BackendRegistration("NumPy", _make)

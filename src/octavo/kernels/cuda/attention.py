@@ -22,7 +22,7 @@ import triton.language as tl
 
 from octavo.kernels.cuda.attention_merge import fold, merge_kernel, sunk
 from octavo.kernels.cuda.attention_shape import Queries, shape_of
-from octavo.kernels.cuda.gemm import Policy
+from octavo.kernels.cuda.gemm import TilePolicy
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import next_power_of_2
 from octavo.kernels.cuda.norms import tanh
@@ -306,7 +306,7 @@ def attention_kernel(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tables:
+class AttentionTables:
     """An AttentionSpec's arrays on the device: alibi_slopes, sinks, relative_bias."""
 
     slopes: torch.Tensor | None
@@ -319,8 +319,8 @@ def attend(
     kv: CudaKVLayer,
     spec: AttentionSpec,
     queries: Queries,
-    tables: Tables,
-    policy: Policy,
+    tables: AttentionTables,
+    policy: TilePolicy,
 ) -> torch.Tensor:
     """ops.attention: q [T, heads * head_dim] -> [T, heads * v_head_dim], of q's dtype."""
     tokens, heads = q.shape[0], spec.num_heads

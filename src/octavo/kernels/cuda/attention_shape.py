@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from octavo.kernels.cuda.gemm import Policy
+from octavo.kernels.cuda.gemm import TilePolicy
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.ops import AttentionSpec, Sight
 
@@ -35,7 +35,7 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class AttentionShape:
     """How the work is cut: BM rows of BQ tokens by SUB heads, BN positions, splits (1: nothing to fold).
 
     single: every sequence has one token."""
@@ -51,7 +51,9 @@ class Shape:
     stages: int = 2
 
 
-def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy, wide: bool) -> Shape:
+def shape_of(
+    queries: Queries, tokens: int, spec: AttentionSpec, policy: TilePolicy, wide: bool
+) -> AttentionShape:
     """Blocks by how many tokens a sequence has; splits until every multiprocessor has four programs.
 
     Bit-exact mode has one block shape, and splits that are cut at fixed positions.
@@ -76,10 +78,10 @@ def shape_of(queries: Queries, tokens: int, spec: AttentionSpec, policy: Policy,
         bn, warps, stages = (128, 4, 2) if decode else (64, 4, 3 if bm > 64 else 2)
     fixed = policy.fixed_split if exact else 0
     if not decode or (exact and spec.sight is not Sight.CAUSAL):
-        return Shape(sub, bm, bq, bn, 1, fixed, single, warps, stages)
+        return AttentionShape(sub, bm, bq, bn, 1, fixed, single, warps, stages)
     programs = (tokens if single else tokens // bq + queries.sequences) * (spec.num_heads // sub)
     most = cdiv(queries.max_context, policy.fixed_split if exact else 2 * bn)
     splits = most if exact else min(4 * policy.sms // programs, 32, most)
     if roomy and programs < 2 * policy.sms:  # more programs to a multiprocessor, instead of a second stage
         stages = 1
-    return Shape(sub, bm, bq, bn, max(splits, 1), fixed, single, warps, stages)
+    return AttentionShape(sub, bm, bq, bn, max(splits, 1), fixed, single, warps, stages)

@@ -11,7 +11,7 @@ from octavo.kernels.cuda.capture import Captures, GraphRecorder
 from octavo.kernels.cuda.device import SHARE
 from octavo.kernels.cuda.eager import CudaEagerOps, OpsMaker
 from octavo.kernels.cuda.errors import clear_errors
-from octavo.kernels.cuda.gemm import SHARED, Policy
+from octavo.kernels.cuda.gemm import SHARED, TilePolicy
 from octavo.kernels.cuda.graph_program import GraphProgram
 from octavo.kernels.cuda.kv import CudaKVCache
 from octavo.kernels.cuda.launch import cache_dir
@@ -74,7 +74,7 @@ class CudaBackend(Backend):
         found = 4 if properties is None else properties.multi_processor_count
         self.kv_dtype = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}[dtype]
         shared = getattr(properties, "shared_memory_per_block_optin", SHARED)
-        self.policy = Policy(sms or found, exact, rounds, fixed_split, dtype == "float32", shared)
+        self.policy = TilePolicy(sms or found, exact, rounds, fixed_split, dtype == "float32", shared)
         self.constants = Constants(self.device)
         self.maker = OpsMaker(self.device, self.dtype, self.policy, self.constants)
         self._page_size = 16  # of the pages made last: a context is no longer than its table of them

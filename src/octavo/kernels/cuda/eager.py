@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from octavo.kernels.cuda.device_batch import DeviceBatch, move
-from octavo.kernels.cuda.gemm import Policy
+from octavo.kernels.cuda.gemm import TilePolicy
 from octavo.kernels.cuda.ops import Constants, CudaOps, value
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import F32, Rows, Tensor
@@ -44,7 +44,7 @@ class OpsMaker:
 
     device: torch.device
     dtype: torch.dtype
-    policy: Policy
+    policy: TilePolicy
     constants: Constants
 
     def eager(self, batch: ForwardBatch) -> CudaEagerOps:

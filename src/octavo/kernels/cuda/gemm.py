@@ -18,7 +18,7 @@ import triton.language as tl
 from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.cuda.coded import f8_steps, nf4_steps, widen_coded
 from octavo.kernels.cuda.gemv import row_product, serves
-from octavo.kernels.cuda.integer import Rounded, integer_steps, round_nearest, round_rows
+from octavo.kernels.cuda.integer import RoundedRows, integer_steps, round_nearest, round_rows
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.norms import Epilogue, activate, epilogue, finish
 from octavo.kernels.cuda.weight import PackedRows
@@ -48,7 +48,7 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class TilePolicy:
     """What tiles are chosen by.
 
     Attributes:
@@ -251,7 +251,7 @@ def product_kernel(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Experts:
+class ExpertTiles:
     """Which rows of y each tile of bm rows computes, and with whose weights (moe.assign).
 
     shared: so many adjacent rows of y are of one row of x.
@@ -265,7 +265,7 @@ class Experts:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How a product is cut. rounding: Policy.rounding."""
+    """How a product is cut. rounding: TilePolicy.rounding."""
 
     tiles: Tiles
     splits: int
@@ -277,9 +277,9 @@ def product(
     part: PackedRows,
     y: torch.Tensor,
     end: Epilogue,
-    policy: Policy,
-    experts: Experts | None = None,
-    whole: Rounded | None = None,
+    policy: TilePolicy,
+    experts: ExpertTiles | None = None,
+    whole: RoundedRows | None = None,
 ) -> torch.Tensor:
     """Fill y [M, width] with the epilogue of x W^T. Returns y.
 
@@ -311,7 +311,7 @@ def product(
 
 def launch(
     xs: tuple[torch.Tensor, torch.Tensor], part: PackedRows, y: torch.Tensor, end: Epilogue, work: Cut,
-    programs: int, experts: Experts | None,
+    programs: int, experts: ExpertTiles | None,
 ) -> None:  # fmt: skip
     """y [splits, M, width]; xs: x and, where rounding is 2, its steps. programs: the most."""
     (x, d), tiles, splits = xs, work.tiles, work.splits

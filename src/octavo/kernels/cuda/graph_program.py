@@ -25,7 +25,7 @@ from octavo.kernels.program import Signature
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Recorded:
+class CapturedGraph:
     """A graph, and the tensors at fixed addresses that each of its replays fills."""
 
     graph: Any
@@ -44,7 +44,7 @@ class Captured:
 
     bucket: Bucket
     given: dict[str, torch.Tensor]
-    recorded: Recorded | None = None
+    recorded: CapturedGraph | None = None
 
 
 class GraphProgram:
@@ -131,7 +131,7 @@ class GraphProgram:
             return self._run(self._new(held.bucket.form))[0]
 
         def take(graph: Any, logits: torch.Tensor) -> None:
-            held.recorded = Recorded(graph, logits, kept)
+            held.recorded = CapturedGraph(graph, logits, kept)
 
         captures.want(str(held.bucket.form), run, warm, take)
 

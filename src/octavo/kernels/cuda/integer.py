@@ -46,7 +46,7 @@ def round_kernel(x, q, d, stride_x, rows, blocks, BN: tl.constexpr):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rounded:
+class RoundedRows:
     """Rows x [M, K] as int8 q [M, K] and f32 steps d [K / 32, M], each of 32 columns."""
 
     x: torch.Tensor
@@ -54,7 +54,7 @@ class Rounded:
     d: torch.Tensor
 
     @classmethod
-    def of(cls, x: torch.Tensor) -> Rounded:
+    def of(cls, x: torch.Tensor) -> RoundedRows:
         """Room for them."""
         rows, columns = x.shape
         q = torch.empty((rows, columns), dtype=torch.int8, device=x.device)
@@ -64,7 +64,7 @@ class Rounded:
 def round_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """x [M, K], rows adjacent in memory, as int8 [M, K] and f32 steps [K / 32, M]."""
     rows, columns = x.shape
-    blocks, made = columns // BLOCK, Rounded.of(x)
+    blocks, made = columns // BLOCK, RoundedRows.of(x)
     q, d = made.q, made.d
     bn = min(next_power_of_2(blocks), 64)
     if rows:

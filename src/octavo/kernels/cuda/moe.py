@@ -14,7 +14,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.cuda.gemm import Experts, Policy, product
+from octavo.kernels.cuda.gemm import ExpertTiles, TilePolicy, product
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.norms import Epilogue
 from octavo.kernels.cuda.weight import PackedRows
@@ -93,7 +93,7 @@ def route(
     return chosen, shares
 
 
-def assign(chosen: torch.Tensor, experts: int, bm: int) -> Experts:
+def assign(chosen: torch.Tensor, experts: int, bm: int) -> ExpertTiles:
     """Blocks of bm pairs of one expert; the number of blocks depends on shapes alone.
 
     chosen [T, top_k]: pair r is (token r // top_k, place r % top_k). Unused rows hold T * top_k.
@@ -112,7 +112,7 @@ def assign(chosen: torch.Tensor, experts: int, bm: int) -> Experts:
     first = torch.arange(blocks, device=device) * bm
     expert_of = torch.searchsorted(ends, first, right=True)
     expert_of = torch.where(expert_of < experts, expert_of, -1).int()
-    return Experts(rows_of, expert_of, bm)
+    return ExpertTiles(rows_of, expert_of, bm)
 
 
 @triton.jit
@@ -134,7 +134,7 @@ def moe(
     gate_up: PackedRows,
     down: PackedRows,
     activation: Activation,
-    policy: Policy,
+    policy: TilePolicy,
 ) -> torch.Tensor:
     """ops.moe after its routing. gate_up [E, 2 I, H] and down [E, H, I] are stacked parts."""
     tokens, top_k = chosen.shape

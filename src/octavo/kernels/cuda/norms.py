@@ -9,7 +9,7 @@ import torch
 import triton
 import triton.language as tl
 
-from octavo.kernels.cuda.integer import Rounded, rounded
+from octavo.kernels.cuda.integer import RoundedRows, rounded
 from octavo.kernels.cuda.launch import cdiv, next_power_of_2
 from octavo.kernels.cuda.order import chained, in_turn
 from octavo.kernels.ops import Activation
@@ -44,7 +44,7 @@ def norm_kernel(
     BLOCK: tl.constexpr, CHAINED: tl.constexpr,
 ):  # fmt: skip
     """BR rows a program: total = x + added where ADD, then y = norm of it; where ROUND, q and d are y
-    rounded (integer.Rounded)."""
+    rounded (integer.RoundedRows)."""
     in_turn(CHAINED)
     row = tl.program_id(0).to(tl.int64) * BR + tl.arange(0, BR)
     i = tl.arange(0, BLOCK)[None, :]
@@ -73,7 +73,7 @@ def norm_kernel(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Norm:
+class RowNorm:
     """ops.rms_norm or, where layer, ops.layer_norm."""
 
     gain: torch.Tensor
@@ -83,8 +83,8 @@ class Norm:
 
 
 def norm(
-    x: torch.Tensor, added: torch.Tensor | None, how: Norm, programs: int, rounds: bool = False
-) -> tuple[torch.Tensor, torch.Tensor | Rounded]:
+    x: torch.Tensor, added: torch.Tensor | None, how: RowNorm, programs: int, rounds: bool = False
+) -> tuple[torch.Tensor, torch.Tensor | RoundedRows]:
     """(x + added, its norm), both [rows, width]; added None: x itself is the first.
 
     Args:
@@ -95,7 +95,7 @@ def norm(
     (rows, width), gain, bias = x.shape, how.gain, how.bias
     y = torch.empty_like(x)
     total = x if added is None else torch.empty_like(x)
-    made = Rounded.of(y) if rounds else None
+    made = RoundedRows.of(y) if rounds else None
     if rows:
         block = next_power_of_2(width)
         br = 1 if programs == 0 else min(next_power_of_2(max(rows // programs, 1)), max(8192 // block, 1))

@@ -13,8 +13,8 @@ import torch
 
 from octavo.kernels.cuda import attention, moe, norms, rotary
 from octavo.kernels.cuda.device_batch import DeviceBatch
-from octavo.kernels.cuda.gemm import Policy, product, widen
-from octavo.kernels.cuda.integer import Rounded
+from octavo.kernels.cuda.gemm import TilePolicy, product, widen
+from octavo.kernels.cuda.integer import RoundedRows
 from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.norms import Epilogue
 from octavo.kernels.cuda.weight import CudaWeight, PackedRows, stack
@@ -90,7 +90,7 @@ class Sum:
 def value(x: Tensor) -> torch.Tensor:
     """The tensor behind a handle."""
     ref = x.ref
-    if isinstance(ref, Rounded):
+    if isinstance(ref, RoundedRows):
         return ref.x
     result: torch.Tensor = ref.value() if isinstance(ref, Sum) else ref
     return result
@@ -115,7 +115,9 @@ class CudaOps(Ops):
         dtype: of activations.
     """
 
-    def __init__(self, batch: DeviceBatch, dtype: torch.dtype, policy: Policy, constants: Constants) -> None:
+    def __init__(
+        self, batch: DeviceBatch, dtype: torch.dtype, policy: TilePolicy, constants: Constants
+    ) -> None:
         self.batch, self.dtype, self.policy, self._constants = batch, dtype, policy, constants
 
     # -- tokens in, rows out ---------------------------------------------------------------------
@@ -167,7 +169,7 @@ class CudaOps(Ops):
         return self._norm(x, gain, bias, eps, layer=True)
 
     def _norm(self, x: Tensor, gain: F32, bias: F32 | None, eps: float, layer: bool) -> Tensor:
-        how = norms.Norm(self._constants(gain), self._constants.optional(bias), eps, layer)
+        how = norms.RowNorm(self._constants(gain), self._constants.optional(bias), eps, layer)
         programs = 0 if self.policy.exact else 2 * self.policy.sms
         undone = isinstance(x.ref, Sum) and x.ref.done is None
         count = (x.ref.x if undone else value(x)).shape[0]
@@ -184,7 +186,7 @@ class CudaOps(Ops):
         activation: Activation = Activation.NONE, residual: Tensor | None = None, scaling: Scaling = UNSCALED,
     ) -> Tensor:  # fmt: skip
         w, v = packed(weight), value(x)
-        whole = x.ref if isinstance(x.ref, Rounded) else None
+        whole = x.ref if isinstance(x.ref, RoundedRows) else None
         width = w.shape[0] // 2 if w.gated else w.shape[0]
         sampled = x.rows is Rows.SAMPLED
         rest = None if residual is None else value(residual)
@@ -211,7 +213,7 @@ class CudaOps(Ops):
 
     def _linear(
         self, x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, sampled: bool,
-        whole: Rounded | None,
+        whole: RoundedRows | None,
     ) -> None:  # fmt: skip
         if part.order is not None:  # columns that share scales lie together in W: they must in x
             x, whole, part = x.index_select(1, part.order), None, replace(part, order=None)
@@ -290,9 +292,9 @@ class CudaOps(Ops):
         y = rotary.append_latent(queries, key, layer_of(kv), spec, self._slots(kv), self._turns(rotary_))
         return Tensor(q[0].rows, y.shape[1], y)
 
-    def _turns(self, rotary_: Rotary) -> rotary.Turns:
+    def _turns(self, rotary_: Rotary) -> rotary.DeviceRotary:
         cos, sin = self._constants(rotary_.cos), self._constants(rotary_.sin)
-        return rotary.Turns(self.batch.rope_positions, cos, sin, rotary_.interleaved)
+        return rotary.DeviceRotary(self.batch.rope_positions, cos, sin, rotary_.interleaved)
 
     def _slots(self, kv: KVLayer) -> torch.Tensor:
         return self.batch.of(layer_of(kv).sliding).slots
@@ -308,7 +310,7 @@ class CudaOps(Ops):
             queries = self.batch.cross
         elif spec.sight is Sight.WHOLE and queries.trees is not None:
             raise ValueError("only causal attention has trees")
-        tables = attention.Tables(
+        tables = attention.AttentionTables(
             optional(spec.alibi_slopes), optional(spec.sinks), optional(spec.relative_bias)
         )
         y = attention.attend(value(q), layer_of(kv), spec, queries, tables, self.policy)

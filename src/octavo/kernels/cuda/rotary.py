@@ -117,7 +117,7 @@ def append_kernel(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Turns:
+class DeviceRotary:
     """How far tokens turn: positions [T] in cos, sin [positions, half]; kernels.types.Rotary on a device."""
 
     positions: torch.Tensor
@@ -140,7 +140,7 @@ def append(
     kv: CudaKVLayer,
     spec: AttentionSpec,
     slots: torch.Tensor,
-    turns: Turns | None,
+    turns: DeviceRotary | None,
     gains: Gains | None,
 ) -> torch.Tensor:
     """ops.rotary_append."""
@@ -156,10 +156,10 @@ def append_kv(x: torch.Tensor, kv: CudaKVLayer, spec: AttentionSpec, slots: torc
 
 def launch_append(
     x: torch.Tensor, q: torch.Tensor | None, kv: CudaKVLayer, spec: AttentionSpec, slots: torch.Tensor,
-    turns: Turns | None, gains: Gains | None,
+    turns: DeviceRotary | None, gains: Gains | None,
 ) -> None:  # fmt: skip
     """Rows x of q, k and v to q and to pages; q None: they are of k and v alone."""
-    none = Turns(slots, slots, slots, False), Gains(slots, slots, 0.0)
+    none = DeviceRotary(slots, slots, slots, False), Gains(slots, slots, 0.0)
     turn, gain = none[0] if turns is None else turns, none[1] if gains is None else gains
     q_heads, int8 = 0 if q is None else spec.num_heads, kv.k.scales is not None
     if x.shape[0]:
@@ -223,7 +223,7 @@ def append_latent(
     kv: CudaKVLayer,
     spec: AttentionSpec,
     slots: torch.Tensor,
-    turns: Turns,
+    turns: DeviceRotary,
 ) -> torch.Tensor:
     """ops.latent_append; queries and key: each a latent part and one that turns."""
     tokens, latent = queries[0].shape[0], queries[0]

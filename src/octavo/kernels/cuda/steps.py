@@ -39,7 +39,7 @@ MAX_GRAPHS = 256
 """Of one model: forms that are met after so many run eagerly, because each holds arrays of its own."""
 
 
-class Place:
+class StepPlace:
     """What a captured step reads: a bucket, whose tokens come from where, and what is drawn."""
 
     def __init__(self, form: Form, limits: Limits, page_size: int, device: torch.device) -> None:
@@ -85,7 +85,7 @@ class Steps:
             raise UnsupportedError("steps that draw on the device are given nothing and keep nothing yet")
         self.sampler = DeviceSampler(vocab_size, limits.max_sequences, maker.device)
         self._forms = Forms(limits)
-        self._places: dict[tuple[Form, Kind | None], Place] = {}
+        self._places: dict[tuple[Form, Kind | None], StepPlace] = {}
         self._logits: torch.Tensor | None = None
         self.replays = 0
 
@@ -103,7 +103,7 @@ class Steps:
 
     def launch(
         self, batch: ForwardBatch, sources: I32, owners: Sequence[int], draws: Draws | None = None
-    ) -> Step:
+    ) -> LaunchedStep:
         self._limits.check(batch)
         self._signature.check_turns(batch)
         with step_errors():
@@ -127,13 +127,13 @@ class Steps:
                     self._want(self._captures, place, form, kind)
             result = result[: batch.num_sampled]
             if kind is None:
-                return Step(self.sampler, owners, logits=result)
-            return Step(self.sampler, owners, tokens=result)
+                return LaunchedStep(self.sampler, owners, logits=result)
+            return LaunchedStep(self.sampler, owners, tokens=result)
 
     def _fits(self, wanted: tuple[Form, Kind | None]) -> bool:
         return wanted in self._places or len(self._places) < MAX_GRAPHS
 
-    def _want(self, captures: Captures, place: Place, form: Form, kind: Kind | None) -> None:
+    def _want(self, captures: Captures, place: StepPlace, form: Form, kind: Kind | None) -> None:
         def take(graph: Any, result: torch.Tensor) -> None:
             place.result = result
             place.graph = graph  # last: another thread tests this field, and reads `result` then
@@ -145,10 +145,10 @@ class Steps:
         what = "logits" if kind is None else kind.name.lower()
         captures.want(f"{form}, {what}", lambda: self._run(place, kind), warm, take)
 
-    def _place(self, form: Form) -> Place:
-        return Place(form, self._limits, self._page_size, self._maker.device)
+    def _place(self, form: Form) -> StepPlace:
+        return StepPlace(form, self._limits, self._page_size, self._maker.device)
 
-    def _run(self, place: Place, kind: Kind | None) -> torch.Tensor:
+    def _run(self, place: StepPlace, kind: Kind | None) -> torch.Tensor:
         """Tokens, or, of kind None, logits in a buffer that all forms share.
 
         A larger one takes its place when it is needed: by then a step has run eagerly, so no capture
@@ -170,16 +170,16 @@ class Steps:
         logits = value(self._forward(self._maker.on(batch), Inputs(None, self._limits.extras))).float()
         return logits if kind is None else self.sampler.tokens(logits, slate, kind, logits)
 
-    def _eagerly(self, batch: ForwardBatch, sources: I32, owners: Sequence[int]) -> Step:
+    def _eagerly(self, batch: ForwardBatch, sources: I32, owners: Sequence[int]) -> LaunchedStep:
         moved = move(batch, self._maker.device)
         if (sources >= 0).any():
             there = torch.from_numpy(np.ascontiguousarray(sources)).to(self._maker.device)
             feed(moved.token_ids, there, self.sampler.latest)
         logits = value(self._forward(self._maker.on(moved), Inputs(batch, self._limits.extras))).float()
-        return Step(self.sampler, owners, logits=logits)
+        return LaunchedStep(self.sampler, owners, logits=logits)
 
 
-class Step:
+class LaunchedStep:
     """A launched forward: its logits, or its tokens where they were drawn with it."""
 
     def __init__(

@@ -10,7 +10,7 @@ from octavo.bench.calibrate import best_time, one_sequence
 from octavo.errors import UnsupportedError
 from octavo.kernels.backend import Forward
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.cpu_lower import Recorded, build
+from octavo.kernels.cpu_lower import RecordedCalls, build
 from octavo.kernels.cpu_program import CpuProgram
 from octavo.kernels.forward_batch import ForwardBatch, Limits
 from octavo.kernels.program import record
@@ -40,7 +40,7 @@ class Step:
     def unfused(self) -> CpuProgram:
         """The same program, with every norm in a call of its own."""
         recorder, result = record(self.forward, self.limits)
-        ends = Recorded(recorder.calls, recorder.buffers, result.ref)
+        ends = RecordedCalls(recorder.calls, recorder.buffers, result.ref)
         return CpuProgram(
             build(ends, self.limits, self.backend.pool, self.backend.isa), self.limits, recorder
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, PackedWeight, Sight
-from octavo.models.config import Reader
+from octavo.models.config import ConfigReader
 from octavo.models.layers import COLUMNS, ROWS, Embedding, LayerNorm
 from octavo.models.loader import Loader
 from octavo.models.parts_cross import (
@@ -47,7 +47,7 @@ class BartConfig:
 
 
 def config_of(checkpoint: Checkpoint) -> BartConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     read.refuse("normalize_before", (False,))  # of the first mBART's files
     read.refuse("add_final_layer_norm", (False,))
     read.refuse("static_position_embeddings", (False,))

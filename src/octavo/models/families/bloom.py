@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
-from octavo.models.config import DecoderConfig, Reader, read_gguf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel
@@ -37,7 +37,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
             out_bias=True,
             mlp_bias=True,
         )
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     read.refuse("apply_residual_connection_post_layernorm", (False,))
     hidden = read.integer("hidden_size", read.get("n_embed"))
     heads = read.integer("n_head", read.get("num_attention_heads"))

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import AttentionSpec, Rotary, Routing
-from octavo.models.config import Reader, read_hf
+from octavo.models.config import ConfigReader, read_hf
 from octavo.models.layers import WHOLE, DecoderLayer, heads_in, heads_out
 from octavo.models.loader import Loader, Piece
 from octavo.models.parts import DecoderModel, gated_mlp, llama_model
@@ -37,7 +37,7 @@ class DeepSeekConfig(MoEConfig):
 
 
 def config_of(checkpoint: Checkpoint) -> DeepSeekConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     method, groups = read.get("topk_method", "greedy"), read.integer("n_group", 1)
     if method not in ("greedy", "group_limited_greedy"):
         raise read.error("topk_method", f"= {method!r} is not supported")
@@ -55,7 +55,7 @@ def config_of(checkpoint: Checkpoint) -> DeepSeekConfig:
 def deepseek_config(
     checkpoint: Checkpoint, routing: Routing, renormalize: bool, interleaved: bool, router_bias: bool = False
 ) -> DeepSeekConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     nope, rope_dim = read.integer("qk_nope_head_dim"), read.integer("qk_rope_head_dim")
     rope = read.rope(rope_dim, read.integer("max_position_embeddings", 2048))
     scale, sharpen = (nope + rope_dim) ** -0.5, rope.scaling.get("mscale_all_dim")

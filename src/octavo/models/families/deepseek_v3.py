@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Routing
-from octavo.models.config import Reader
+from octavo.models.config import ConfigReader
 from octavo.models.families.deepseek_v2 import DeepSeekConfig, build, deepseek_config
 from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DeepSeekConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     read.refuse("scoring_func", ("sigmoid",))
     read.refuse("topk_method", ("noaux_tc",))
     return deepseek_config(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.families.bloom import NAMES as BLOOM_NAMES
 from octavo.models.layers import Attention, Block, DecoderLayer
 from octavo.models.loader import Loader
@@ -38,7 +38,7 @@ class FalconConfig(DecoderConfig):
 
 
 def config_of(checkpoint: Checkpoint) -> FalconConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         config = read_gguf(checkpoint, activation=Activation.GELU)
         two = "blk.0.attn_norm_2.weight" in checkpoint.tensors

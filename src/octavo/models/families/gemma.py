@@ -6,7 +6,7 @@ from typing import Any
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
 
@@ -17,7 +17,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
 
 def gemma_config(checkpoint: Checkpoint, **changes: Any) -> DecoderConfig:
     """What all Gemmas have in common. In GGUF files the 1 of 1 + w has been added to the gains."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         width = read.integer("embedding_length")
         return read_gguf(checkpoint, activation=Activation.GELU_TANH, embed_scale=width**0.5, **changes)

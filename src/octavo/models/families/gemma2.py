@@ -6,7 +6,7 @@ from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import DecoderConfig, Reader
+from octavo.models.config import ConfigReader, DecoderConfig
 from octavo.models.families.gemma import gemma_config
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
@@ -21,7 +21,7 @@ NAMES = GGUF_NAMES | {
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         layers = read.integer("block_count")
         return gemma_config(
@@ -41,13 +41,13 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     )
 
 
-def gguf_windows(read: Reader, layers: int, period: int) -> tuple[int | None, ...]:
+def gguf_windows(read: ConfigReader, layers: int, period: int) -> tuple[int | None, ...]:
     """GGUF says the window alone: the last layer of each period sees everything, the others have it."""
     window = read.integer("attention.sliding_window", 4096)
     return tuple(None if (i + 1) % period == 0 else window for i in range(layers))
 
 
-def gguf_scale(read: Reader, largest: bool) -> float:
+def gguf_scale(read: ConfigReader, largest: bool) -> float:
     """GGUF leaves query_pre_attn_scalar out: it is the head's width but in the 27B models."""
     width = read.integer("embedding_length") // read.integer("attention.head_count")
     scale: float = (width if largest else read.integer("attention.key_length")) ** -0.5

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, RopeConfig
+from octavo.models.config import ConfigReader, DecoderConfig, RopeConfig
 from octavo.models.families.gemma import gemma_config
 from octavo.models.families.gemma2 import NAMES, gemma_layer, gguf_scale, gguf_windows
 from octavo.models.loader import Loader
@@ -24,11 +24,11 @@ class Gemma3Config(DecoderConfig):
 
 
 def config_of(checkpoint: Checkpoint) -> Gemma3Config:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     return _from_gguf(checkpoint, read) if checkpoint.kind == "gguf" else _from_hf(checkpoint, read)
 
 
-def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
+def _from_hf(checkpoint: Checkpoint, read: ConfigReader) -> Gemma3Config:
     layers, period = read.integer("num_hidden_layers"), read.integer("sliding_window_pattern", PERIOD)
     head_dim, longest = read.integer("head_dim", 256), read.integer("max_position_embeddings", 131072)
     read.refuse("attn_logit_softcapping", ())
@@ -48,7 +48,7 @@ def _from_hf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
     return Gemma3Config.of(config, sliding_rope=sliding)
 
 
-def _from_gguf(checkpoint: Checkpoint, read: Reader) -> Gemma3Config:
+def _from_gguf(checkpoint: Checkpoint, read: ConfigReader) -> Gemma3Config:
     layers, head_dim = read.integer("block_count"), read.integer("attention.key_length")
     config = gemma_config(
         checkpoint,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation
-from octavo.models.config import DecoderConfig, Reader, read_gguf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf
 from octavo.models.layers import Attention, DecoderLayer, heads_in, heads_out
 from octavo.models.loader import Loader, Order
 from octavo.models.parts import DecoderModel, attention_spec
@@ -37,14 +37,14 @@ class GPT2Config(DecoderConfig):
 def config_of(checkpoint: Checkpoint) -> GPT2Config:
     if checkpoint.kind == "gguf":
         return GPT2Config.of(read_gguf(checkpoint, rope=None, activation=Activation.GELU_TANH, mlp_bias=True))
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     by_layer = read.flag("scale_attn_by_inverse_layer_idx")
     return GPT2Config.of(gpt_config(checkpoint), scale_by_layer=by_layer)
 
 
 def gpt_config(checkpoint: Checkpoint, kv_heads: int | None = None) -> DecoderConfig:
     """config.json with GPT-2's names; kv_heads None: one for each query head."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     read.refuse("add_cross_attention", (False,))
     hidden, heads = read.integer("n_embd"), read.integer("n_head")
     return DecoderConfig(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader
+from octavo.models.config import ConfigReader, DecoderConfig
 from octavo.models.families.gpt2 import gpt_config, gpt_layer, gpt_model
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel
@@ -12,7 +12,9 @@ from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    return gpt_config(checkpoint, kv_heads=1 if Reader.of(checkpoint).flag("multi_query", True) else None)
+    return gpt_config(
+        checkpoint, kv_heads=1 if ConfigReader.of(checkpoint).flag("multi_query", True) else None
+    )
 
 
 def build(c: DecoderConfig, load: Loader) -> DecoderModel:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import DecoderConfig, Reader, RopeConfig, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, RopeConfig, read_hf
 from octavo.models.layers import Block, DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel
@@ -22,7 +22,7 @@ class NeoXConfig(DecoderConfig):
 
 
 def config_of(checkpoint: Checkpoint) -> NeoXConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     hidden, heads = read.integer("hidden_size"), read.integer("num_attention_heads")
     head_dim, longest = hidden // max(heads, 1), read.integer("max_position_embeddings", 2048)
     rope = read.rope(head_dim, longest, read.number("rotary_emb_base", 10000.0))

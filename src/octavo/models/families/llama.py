@@ -6,13 +6,13 @@ The weights are taken by models/parts.py (llama_layer), the forward is DecoderLa
 from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         return read_gguf(checkpoint, permuted_qk=True)
     bias = read.flag("attention_bias")

@@ -9,7 +9,7 @@ from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, read_gguf, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, build_llama, llama_layer
@@ -26,7 +26,7 @@ NAMES = GGUF_NAMES | {
 
 
 def config_of(checkpoint: Checkpoint) -> MoEConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         config = read_gguf(checkpoint, permuted_qk=True)
         experts, chosen = read.integer("expert_count"), read.integer("expert_used_count")

@@ -7,7 +7,7 @@ from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import build_llama, gated_mlp, llama_attention
@@ -15,7 +15,7 @@ from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    bias = Reader.of(checkpoint).flag("attention_bias")
+    bias = ConfigReader.of(checkpoint).flag("attention_bias")
     return read_hf(checkpoint, qkv_bias=bias, out_bias=bias)
 
 

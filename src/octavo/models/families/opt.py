@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_hf
 from octavo.models.layers import WHOLE, Block, DecoderLayer, DecoderStack, Embedding, LayerNorm
 from octavo.models.loader import Loader
 from octavo.models.parts import DecoderModel, separate_qkv
@@ -26,7 +26,7 @@ class OPTConfig(DecoderConfig):
 
 
 def config_of(checkpoint: Checkpoint) -> OPTConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     read.refuse("layer_norm_elementwise_affine", (True,))
     bias = read.flag("enable_bias", True)
     config = read_hf(

@@ -6,7 +6,7 @@ from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.layers import COLUMNS, DecoderLayer, GatedMLP
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, build_llama
@@ -20,7 +20,7 @@ NAMES = GGUF_NAMES | {
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         window = read.get("attention.sliding_window") or None
         return read_gguf(checkpoint, windows=(window,) * read.integer("block_count") if window else ())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
 
@@ -16,7 +16,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
 
 def windows_of(checkpoint: Checkpoint) -> tuple[int | None, ...]:
     """Qwen's rule: with use_sliding_window, layers from max_window_layers on have one."""
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if not read.flag("use_sliding_window"):
         return ()
     layers, first = read.integer("num_hidden_layers"), read.integer("max_window_layers", 28)

@@ -6,7 +6,7 @@ from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Rotary
-from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, read_gguf, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, build_llama, llama_layer
@@ -15,7 +15,7 @@ from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> MoEConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         return MoEConfig.of(
             read_gguf(checkpoint, qkv_bias=True),
@@ -40,7 +40,7 @@ def config_of(checkpoint: Checkpoint) -> MoEConfig:
     )
 
 
-def dense_layers(read: Reader, layers: int) -> frozenset[int]:
+def dense_layers(read: ConfigReader, layers: int) -> frozenset[int]:
     """Layers without experts: those of mlp_only_layers, and all but each decoder_sparse_step-th."""
     step, listed = read.integer("decoder_sparse_step", 1), read.get("mlp_only_layers", [])
     return frozenset(i for i in range(layers) if i in listed or (i + 1) % step)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.families.qwen2 import windows_of
 from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.registry import Family
@@ -12,7 +12,7 @@ from octavo.models.registry import Family
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     if checkpoint.kind == "gguf":
         return read_gguf(checkpoint, qk_norm=True)
-    bias = Reader.of(checkpoint).flag("attention_bias")
+    bias = ConfigReader.of(checkpoint).flag("attention_bias")
     return read_hf(checkpoint, qkv_bias=bias, out_bias=bias, windows=windows_of(checkpoint), qk_norm=True)
 
 

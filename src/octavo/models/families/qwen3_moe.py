@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, read_gguf, read_hf
 from octavo.models.families.qwen2_moe import dense_layers, moe_layer
 from octavo.models.parts import GGUF_NAMES, build_llama
 from octavo.models.parts_moe import MOE_NAMES, MoEConfig
@@ -13,7 +13,7 @@ from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> MoEConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     if checkpoint.kind == "gguf":
         return MoEConfig.of(
             read_gguf(checkpoint, qk_norm=True),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
-from octavo.models.config import DecoderConfig, Reader, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_hf
 from octavo.models.parts import build_llama
 from octavo.models.registry import Family
 
 
 def config_of(checkpoint: Checkpoint) -> DecoderConfig:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     layers, every = read.integer("num_hidden_layers"), read.integer("no_rope_layer_interval", 4)
     listed = read.get("no_rope_layers", [(i + 1) % every != 0 for i in range(layers)])
     if not isinstance(listed, list) or len(listed) != layers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import Activation, Rotary
-from octavo.models.config import DecoderConfig, Reader, read_gguf, read_hf
+from octavo.models.config import ConfigReader, DecoderConfig, read_gguf, read_hf
 from octavo.models.layers import DecoderLayer
 from octavo.models.loader import Loader
 from octavo.models.parts import GGUF_NAMES, DecoderModel, llama_attention
@@ -21,7 +21,7 @@ def config_of(checkpoint: Checkpoint) -> DecoderConfig:
     biases = dict.fromkeys(("qkv_bias", "out_bias", "mlp_bias"), True)
     if checkpoint.kind == "gguf":
         return read_gguf(checkpoint, activation=Activation.GELU_TANH, **biases)
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     return read_hf(
         checkpoint,
         activation=read.activation("hidden_act", "gelu_pytorch_tanh"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import F32, Activation, Scaling, Sight
-from octavo.models.config import ACTIVATIONS, Reader
+from octavo.models.config import ACTIVATIONS, ConfigReader
 from octavo.models.layers import COLUMNS, MLP, ROWS, DecoderLayer, Embedding, GatedMLP, RMSNorm
 from octavo.models.loader import Loader, Order
 from octavo.models.parts_cross import (
@@ -50,7 +50,7 @@ class T5Config:
 
 
 def config_of(checkpoint: Checkpoint) -> T5Config:
-    read = Reader.of(checkpoint)
+    read = ConfigReader.of(checkpoint)
     kind = str(read.get("feed_forward_proj", "relu"))
     gated, name = kind.startswith("gated-"), kind.removeprefix("gated-")
     if name not in ACTIVATIONS:

@@ -19,7 +19,7 @@ from octavo.errors import InvalidRequestError
 
 
 @dataclass(frozen=True, slots=True)
-class Option:
+class DatasetOption:
     """An option of a data set: --name, an int or a float as its default is."""
 
     name: str
@@ -28,7 +28,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedPrompts:
     """What is asked of a data set.
 
     Attributes:
@@ -62,8 +62,8 @@ class DataSet:
 
     names: tuple[str, ...]
     about: str
-    options: tuple[Option, ...]
-    calls: Callable[[Wanted], list[LoadRequest]]
+    options: tuple[DatasetOption, ...]
+    calls: Callable[[WantedPrompts], list[LoadRequest]]
 
 
 def find() -> list[DataSet]:
@@ -83,7 +83,7 @@ def data_set(name: str) -> DataSet:
     return every[name]
 
 
-def calls_of(data: DataSet, wanted: Wanted) -> list[LoadRequest]:
+def calls_of(data: DataSet, wanted: WantedPrompts) -> list[LoadRequest]:
     """The calls of a data set, at least one.
 
     Raises:

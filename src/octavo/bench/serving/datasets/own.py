@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.bench.serving.datasets import DataSet, Option, Wanted, json_lines
+from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts, json_lines
 from octavo.bench.serving.exchange import LoadRequest, Prompt
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[LoadRequest]:
+def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     """In the file's order, as many as are wanted."""
     found: list[LoadRequest] = []
     for number, row in json_lines(wanted.file()):
@@ -45,6 +45,6 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
 DATA = DataSet(
     ("custom", "mt_bench", "spec_bench"),
     "JSON lines with prompt, messages or turns",
-    (Option("custom_output_len", 256, "Tokens to ask for where a line has no output_tokens."),),
+    (DatasetOption("custom_output_len", 256, "Tokens to ask for where a line has no output_tokens."),),
     calls,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.datasets import DataSet, Option, Wanted
+from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 from octavo.bench.serving.exchange import LoadRequest
 from octavo.bench.serving.synthetic_prompts import prompt_of, tokens_of
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[LoadRequest]:
+def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     """Each beginning as often as the others, in random order."""
     options = wanted.options
     if options["prefix_repetition_num_prefixes"] < 1:
@@ -33,10 +33,10 @@ DATA = DataSet(
     ("prefix_repetition",),
     "random tokens after one of a few beginnings",
     (
-        Option("prefix_repetition_prefix_len", 256, "Tokens of each beginning."),
-        Option("prefix_repetition_suffix_len", 256, "Tokens after it, which no other prompt has."),
-        Option("prefix_repetition_num_prefixes", 10, "Beginnings that there are."),
-        Option("prefix_repetition_output_len", 128, "Tokens to ask for."),
+        DatasetOption("prefix_repetition_prefix_len", 256, "Tokens of each beginning."),
+        DatasetOption("prefix_repetition_suffix_len", 256, "Tokens after it, which no other prompt has."),
+        DatasetOption("prefix_repetition_num_prefixes", 10, "Beginnings that there are."),
+        DatasetOption("prefix_repetition_output_len", 128, "Tokens to ask for."),
     ),
     calls,
 )

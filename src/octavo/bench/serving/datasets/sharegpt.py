@@ -6,7 +6,7 @@ import json
 import random
 from typing import Any
 
-from octavo.bench.serving.datasets import DataSet, Option, Wanted, json_lines
+from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts, json_lines
 from octavo.bench.serving.exchange import LoadRequest
 from octavo.errors import InvalidRequestError
 
@@ -16,7 +16,7 @@ LONGEST = 4096
 """Tokens of answers; longer ones are no chat's."""
 
 
-def calls(wanted: Wanted) -> list[LoadRequest]:
+def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     """In random order, those of two turns at least."""
     file = wanted.file()
     if file.read_text("utf-8", errors="replace")[:256].lstrip().startswith("["):
@@ -48,7 +48,7 @@ def _text(turn: Any) -> str:
     return text
 
 
-def _length(wanted: Wanted, answer: str) -> int:
+def _length(wanted: WantedPrompts, answer: str) -> int:
     given = int(wanted.options["sharegpt_output_len"])
     return given or min(max(len(answer) // CHARACTERS_A_TOKEN, 1), LONGEST)
 
@@ -56,6 +56,10 @@ def _length(wanted: Wanted, answer: str) -> int:
 DATA = DataSet(
     ("sharegpt",),
     "conversations as ShareGPT's file has them; their first turns",
-    (Option("sharegpt_output_len", 0, "Tokens to ask for; 0: as long as the answer in the file, about."),),
+    (
+        DatasetOption(
+            "sharegpt_output_len", 0, "Tokens to ask for; 0: as long as the answer in the file, about."
+        ),
+    ),
     calls,
 )

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.datasets import DataSet, Option, Wanted
+from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 from octavo.bench.serving.exchange import LoadRequest
 from octavo.bench.serving.synthetic_prompts import length_within, prompt_of, tokens_of
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[LoadRequest]:
+def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     """No two prompts alike, equal for equal seeds."""
     options = wanted.options
     ratio = options["random_range_ratio"]
@@ -30,10 +30,12 @@ DATA = DataSet(
     ("random",),
     "random tokens",
     (
-        Option("random_input_len", 1024, "Tokens of a prompt, after what it shares."),
-        Option("random_output_len", 128, "Tokens to ask for."),
-        Option("random_range_ratio", 0.0, "Lengths differ by so much: 0.2 is from 0.8 to 1.2 times as long."),
-        Option("random_prefix_len", 0, "Tokens that all prompts begin with."),
+        DatasetOption("random_input_len", 1024, "Tokens of a prompt, after what it shares."),
+        DatasetOption("random_output_len", 128, "Tokens to ask for."),
+        DatasetOption(
+            "random_range_ratio", 0.0, "Lengths differ by so much: 0.2 is from 0.8 to 1.2 times as long."
+        ),
+        DatasetOption("random_prefix_len", 0, "Tokens that all prompts begin with."),
     ),
     calls,
 )

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 
-from octavo.bench.serving.datasets import DataSet, Option, Wanted
+from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 from octavo.bench.serving.exchange import LoadRequest
 from octavo.bench.serving.synthetic_prompts import prompt_of, tokens_of
 from octavo.bench.trace import HASH_TOKENS, TraceRequest, read_trace
 from octavo.errors import InvalidRequestError
 
 
-def calls(wanted: Wanted) -> list[LoadRequest]:
+def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     """The trace's first requests."""
     most_in, most_out = (int(wanted.options[name]) for name in ("trace_input_max", "trace_output_max"))
     if min(most_in, most_out) < 0:
@@ -39,8 +39,8 @@ DATA = DataSet(
     ("trace", "mooncake", "azure"),
     "a file of requests as octavo plan --trace takes it, replayed at its times",
     (
-        Option("trace_input_max", 0, "Cut prompts to so many tokens; 0: as they are."),
-        Option("trace_output_max", 0, "Ask for so many tokens at most; 0: as they are."),
+        DatasetOption("trace_input_max", 0, "Cut prompts to so many tokens; 0: as they are."),
+        DatasetOption("trace_output_max", 0, "Ask for so many tokens at most; 0: as they are."),
     ),
     calls,
 )
