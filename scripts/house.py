@@ -56,6 +56,10 @@ class House:
         """Words with more than one meaning."""
         return house_words.ambiguous(self.trees)
 
+    def doubled(self) -> dict[str, list[house_words.Meaning]]:
+        """Names that classes of several files bear."""
+        return house_words.doubled_classes(self.trees)
+
     def request_fields(self) -> dict[str, list[str]]:
         """Fields of Request, and of the objects that it owns."""
         return house_rules.owned_fields(self.trees, "Request", "engine/")
@@ -110,6 +114,7 @@ def measures(house: House) -> dict[str, object]:
         "owned_fields": {name: len(names) for name, names in fields.items() if name != "Request"},
         "files_with": {word: len(house.standing(word)) for word in WORDS},
         "ambiguous_words": len(house.ambiguous()),
+        "doubled_classes": len(house.doubled()),
         "native_files_with": {word: len(native_files(word)) for word in WORDS},
         "places_of_an_op": len(places_of_an_op(house)),
         "lines": sum(house.rooms().values()),
@@ -134,8 +139,9 @@ def listed(house: House, measure: str) -> Iterator[str]:
         yield from (f"{f.file}:{f.line}: {f.name} ({f.parameters})" for f in house.parameters())
     elif measure == "long":
         yield from (f"{f.file}:{f.line}: {f.name} ({f.lines})" for f in house.long())
-    elif measure == "words":
-        places = [place for found in house.ambiguous().values() for place in found]
+    elif measure in ("words", "classes"):
+        found = house.ambiguous() if measure == "words" else house.doubled()
+        places = [place for each in found.values() for place in each]
         yield from (f"{p.file}:{p.line}: {p.name} ({p.word}: {p.meaning})" for p in places)
     else:
         yield from (f"{t.file}:{t.line}: {t.text}" for t in house.tests() if t.kind == measure)
@@ -144,7 +150,7 @@ def listed(house: House, measure: str) -> Iterator[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="house", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters", "long", "words"))
+    parser.add_argument("--list", choices=(*house_rules.KINDS, "parameters", "long", "words", "classes"))
     parser.add_argument("--where", nargs="+", metavar="WORD")
     parser.add_argument("--since", metavar="COMMIT")
     options = parser.parse_args(arguments)

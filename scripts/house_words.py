@@ -4,6 +4,8 @@ A meaning is a file of src/octavo in which a module, a class or an alias of a ty
 nothing else: case, underscores at the ends and a plural's s do not count. A compound says its meaning itself
 (StepPlan). Files that share a meaning count once. A metaphor counts where a function or a field is called so,
 too, and has no meaning at all.
+
+The words are those of a table. What is counted without one are names that classes of several files bear.
 """
 
 from __future__ import annotations
@@ -114,3 +116,14 @@ def ambiguous(trees: Mapping[str, ast.Module]) -> dict[str, list[Meaning]]:
         for word, places in meanings(trees).items()
         if len({place.meaning for place in places}) > (word not in METAPHORS)
     }
+
+
+def doubled_classes(trees: Mapping[str, ast.Module]) -> dict[str, list[Meaning]]:
+    """Names that classes of more than one file bear, underscores at the ends aside. Enclosed ones count."""
+    found: dict[str, list[Meaning]] = {}
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                name = node.name.strip("_")
+                found.setdefault(name, []).append(Meaning(name, file, node.lineno, node.name, file))
+    return {name: places for name, places in found.items() if len({place.file for place in places}) > 1}

@@ -11,8 +11,8 @@ MAX_IN_FLIGHT = 2
 """Steps that may be planned before the first one's result."""
 
 POLICIES = ("fcfs", "priority", "lpm")
-"""How requests of equal priority enter: in order of arrival (vLLM's "fcfs" and "priority" are the same
-here, where priorities are always obeyed), or the longest cached prefix first (SGLang's name)."""
+"""How requests of equal priority enter: in order of arrival ("fcfs", and "priority", with which alone the server
+takes negative ones), or the longest cached prefix first (SGLang's name). The engine obeys priorities always."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,8 @@ class SchedulerConfig:
     Attributes:
         num_pages: pages in the pool, each of page_size KV slots.
         max_num_batched_tokens: token budget of one step.
-        step_target_s: while anything decodes, a step should take no longer than this: the budget
-            is then also bounded by the measured rate (at least 16 tokens). None: tokens only.
+        step_target_s: while anything decodes, a step should take no longer than this: the budget is then also
+            bounded by the measured rate (TokenBudget, which aims at less). None: tokens only.
         max_waiting: waiting sequences above this many are refused (OverloadedError); each of n is one.
         num_swap_pages: blocks of the swap space, for pages of preempted requests; swap_page_s: seconds
             that copying a page takes, measured when the model was loaded.

@@ -34,7 +34,7 @@ class Rules:
     """What LimitsMiddleware asks of a request to a path.
 
     Attributes:
-        keyed: an API key, where the server has any.
+        keyed: an API key, where the server has any. False: GET and HEAD need none, other methods do.
         counted: methods whose requests hold a place while they are answered: refused when there are too many,
             while the model loads and while the server drains, and bounded in the size of their bodies.
         batched: the path may stand in a batch file.
