@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
 
 import pytest
 
-from support import request_path
+from support import live, request_path
+from support.fake_engine import FakeEngine
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "one-request.md").read_text(encoding="utf-8")
 SOURCE = ROOT / "src" / "octavo"
 THREADS = {"Event loop": "MainThread", "Engine thread": "octavo-engine"}
 SECTION = re.compile(r"^## ([^:\n]+): [^\n]+\n(.*?)(?=^## |\Z)", re.DOTALL | re.MULTILINE)
+BEFORE = re.compile(r"^- \*\*`([\w/]+\.py)`\*\* ((?:`[\w.]+`(?:, )?)+)\.", re.MULTILINE)
+"""What is before the app, which has no numbers."""
 ITEM = re.compile(r"^\d+\. \*\*`([\w/]+\.py)`\*\* ((?:`[\w.]+`(?:, )?)+)\.", re.MULTILINE)
 Call = tuple[str, str, str]
 Section = list[list[Call]]
@@ -70,6 +75,41 @@ def test_every_file_on_the_path_is_named(trace: tuple[list[str], list[Call]]) ->
 
 def test_the_order_is_the_order_of_entry(trace: tuple[list[str], list[Call]]) -> None:
     assert out_of_order(PAGE, trace[1]) == []
+
+
+def before_the_app(page: str) -> list[tuple[str, str]]:
+    """(file, function) of each bullet."""
+    return [(file, name) for file, names in BEFORE.findall(page) for name in re.findall(r"`([\w.]+)`", names)]
+
+
+def served() -> list[tuple[str, str]]:
+    """(file, function) as a real server, with a scripted engine, enters them for a chat over a socket."""
+    entered: dict[tuple[str, str], None] = {}
+
+    def see(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(SOURCE):
+            entered[path.relative_to(SOURCE).as_posix(), frame.f_code.co_qualname] = None
+
+    async def ask() -> None:
+        async with live.running(FakeEngine()) as server:
+            sys.setprofile(see)
+            try:
+                response = await server.client.post(live.CHAT, json=live.BODY)
+            finally:
+                sys.setprofile(None)
+            assert response.status_code == 200
+
+    asyncio.run(ask())
+    return list(entered)
+
+
+def test_what_is_before_the_app_is_entered_in_this_order() -> None:
+    app = ("server/limits.py", "LimitsMiddleware.__call__")
+    entered, named = served(), before_the_app(PAGE)
+    assert len(named) > 5
+    assert set(named) <= set(entered)
+    assert [call for call in entered if call in {*named, app}] == [*named, app]
 
 
 def test_every_item_is_understood() -> None:

@@ -11,8 +11,8 @@ MAX_IN_FLIGHT = 2
 """Steps that may be planned before the first one's result."""
 
 POLICIES = ("fcfs", "priority", "lpm")
-"""How requests of equal priority enter: in order of arrival ("fcfs", and "priority", with which alone the server
-takes negative ones), or the longest cached prefix first (SGLang's name). The engine obeys priorities always."""
+"""How requests of equal priority enter, which all obey: in order of arrival ("fcfs", and "priority", with
+which alone the server takes negative ones), or the longest cached prefix first ("lpm", SGLang's name)."""
 
 
 @dataclass(frozen=True, slots=True)
