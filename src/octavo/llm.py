@@ -256,7 +256,7 @@ class LLM:
         self._next_id += len(requests)
         try:
             with _HeldInterrupt() as interrupt, _Bar(len(requests) if use_tqdm else 0) as bar:
-                done = self._drain(requests, bar, interrupt)
+                done = self._run_all(requests, bar, interrupt)
         except BaseException:
             if self._sound:
                 self._sound = False
@@ -268,7 +268,7 @@ class LLM:
             raise
         return [done[request.request_id] for request in requests]
 
-    def _drain(
+    def _run_all(
         self, requests: Iterable[EngineRequest], bar: _Bar, interrupt: _HeldInterrupt
     ) -> dict[str, RequestOutput]:
         """Feed the engine as it has room, step it until all have ended."""

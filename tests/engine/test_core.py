@@ -37,9 +37,9 @@ def core(**changes: Any) -> EngineCore:
         ([1] * 40, {}, "the prompt has 40 tokens; max_model_len 40 leaves room for at most 39", "prompt"),
         ([1, 99], {}, "token id 99 is not in the vocabulary of 64", "prompt"),
         ([1, -1], {}, "token id -1 is not in the vocabulary of 64", "prompt"),
-        ([1], {"logit_bias": {64: 1.0}}, "logit_bias names token 64, the vocabulary has 64", "logit_bias"),
-        ([1], {"stop_token_ids": [3, 64]}, "stop_token_ids names token 64, the voc", "stop_token_ids"),
-        ([1], {"allowed_token_ids": [64]}, "allowed_token_ids names token 64, the voc", "allowed_token_ids"),
+        ([1], {"logit_bias": {64: 1.0}}, "logit_bias names token 64; the model has 64", "logit_bias"),
+        ([1], {"stop_token_ids": [3, 64]}, "stop_token_ids names token 64; the model has", "stop_token_ids"),
+        ([1], {"allowed_token_ids": [64]}, "allowed_token_ids names token 64; the model has", "allowed_token_ids"),
     ],
 )
 def test_bad_requests_name_what_to_change(

@@ -94,12 +94,20 @@ def test_errors_in_a_stream_are_its_last_event(path: str, body: dict[str, Any]) 
 
 
 @both
-@pytest.mark.parametrize(("reason", "status"), [("abort", 503), ("error", 500)])
-def test_an_answer_the_engine_gave_up_is_no_answer(reason: str, status: int, stream: bool) -> None:
-    reply = post(create_app(FakeEngine(finish_reason=reason)), TEXT, {"prompt": "a", "stream": stream})
+@pytest.mark.parametrize(
+    ("engine", "status", "code"),
+    [
+        ({"finish_reason": "abort"}, 503, "aborted"),
+        ({"fail_after": (1, RequestFailedError("its logits are NaN"))}, 500, "generation_failed"),
+    ],
+)
+def test_an_answer_the_engine_gave_up_is_no_answer(
+    engine: dict[str, Any], status: int, code: str, stream: bool
+) -> None:
+    reply = post(create_app(FakeEngine(**engine)), TEXT, {"prompt": "a", "stream": stream})
     if stream:
         last = reply.events()[-1]
-        assert last["error"]["code"] in ("aborted", "generation_failed")
+        assert last["error"]["code"] == code
     else:
         assert reply.status == status
 

@@ -89,7 +89,7 @@ def test_a_lying_length_does_not_help(engine: FakeEngine) -> None:
 
 
 def test_absurd_lengths_are_not_waited_for(engine: FakeEngine) -> None:
-    length = str(limits.DRAIN_BYTES + 1)
+    length = str(limits.MAX_DROPPED_BYTES + 1)
     assert post(small(engine), CHAT, b"x", headers={"content-length": length}).status == 413
 
 
@@ -287,7 +287,7 @@ def test_a_body_may_be_as_large_as_the_limit_says(
     engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However little is read of one that is too large."""
-    monkeypatch.setattr(limits, "DRAIN_BYTES", 100)
+    monkeypatch.setattr(limits, "MAX_DROPPED_BYTES", 100)
     body = json.dumps({"messages": [{"role": "user", "content": "a"}]}).encode() + b" " * 500
     parts = [body[i : i + 50] for i in range(0, len(body), 50)]
     assert post(create_app(engine, ServerSettings(max_body_bytes=1000)), CHAT, parts=parts).status == 200

@@ -60,6 +60,13 @@ class Searches(Protocol):
         ...
 
 
+def check_named(params: SamplingParams, vocab_size: int) -> None:
+    """Raise InvalidRequestError if params name a token that the model has not."""
+    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
+        if (highest := max(getattr(params, name) or (0,))) >= vocab_size:
+            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
+
+
 @dataclass(frozen=True, slots=True)
 class Admission:
     """The bounds that a request must keep. Immutable, so any thread may ask.
@@ -114,10 +121,7 @@ class Admission:
         if min(token_ids) < 0 or max(token_ids) >= vocab:
             wrong = next(t for t in token_ids if not 0 <= t < vocab)
             raise InvalidRequestError(f"token id {wrong} is not in the vocabulary of {vocab}", "prompt")
-        for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-            highest = max(getattr(params, name) or (0,))
-            if highest >= vocab:
-                raise InvalidRequestError(f"{name} names token {highest}, the vocabulary has {vocab}", name)
+        check_named(params, vocab)
 
     def check_continuation(self, request: EngineRequest) -> None:
         """Whether an answer can be gone on with, or one of n be asked for alone (continuation.py).

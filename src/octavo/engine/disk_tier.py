@@ -107,7 +107,7 @@ class DiskTier(Tier):
     3. At most PageFile.max_saving pages are on their way to the disk. What is evicted beyond that is not
        kept, the first pages of a prefix last: decoding never waits for a disk.
     4. When no block is free the one used longest ago is taken; a prefix counts as used after what
-       continues it. Slots that are held or on their way are left alone.
+       continues it. Blocks that are held or on their way are left alone.
     """
 
     def __init__(self, file: PageFile) -> None:

@@ -24,7 +24,7 @@ class SwapSpace:
 
     1. A page is worth swapping if copying it twice takes less time than computing its tokens again.
        The first is measured when the model is loaded, the second while it runs.
-    2. Slots belong to a waiting request; they are free again when it enters or ends. All pages of a
+    2. Blocks belong to a waiting request; they are free again when it enters or ends. All pages of a
        plan are read before any is written, so the same plan may give them to somebody else.
     3. If the step that was to fill them fails, the request forgets them and computes its tokens anew.
 

@@ -39,6 +39,12 @@ from octavo.sampling.sampling_batch import SamplingBatch
 Vectors = dict[int, Vector | RowError]
 
 
+def finished(result: StepResult, logprobs: ByRow, vectors: Vectors) -> StepResult:
+    """A step's result with what it made beside its tokens."""
+    result = replace(result, prompt_logprobs=logprobs) if logprobs else result
+    return with_vectors(result, vectors) if vectors else result
+
+
 class Flight:
     """A step under way. A Handle; whoever needs its tokens first settles it."""
 
@@ -62,9 +68,7 @@ class Flight:
         return self._settled
 
     def result(self) -> StepResult:
-        result = self.settle()
-        result = replace(result, prompt_logprobs=self.logprobs) if self.logprobs else result
-        return with_vectors(result, self.vectors) if self.vectors else result
+        return finished(self.settle(), self.logprobs, self.vectors)
 
 
 class OverlappedRunner(ModelRunner):
@@ -102,7 +106,7 @@ class OverlappedRunner(ModelRunner):
             self._coming[row] += 1  # what stands for the end of its prompt
         steps, logprobs = self._prompts(steps)
         if not steps:
-            return Done(self._finished(StepResult(plan.step_id, {}, {}), logprobs, vectors))
+            return Done(finished(StepResult(plan.step_id, {}, {}), logprobs, vectors))
         return self._launch(plan.step_id, steps, logprobs, vectors)
 
     def execute(self, plan: StepPlan) -> StepResult:
@@ -130,7 +134,7 @@ class OverlappedRunner(ModelRunner):
             self.left_to_host[why] = self.left_to_host.get(why, 0) + 1
             drawn = self._sampler.sample(launched.logits(), wanted)
             result = self.keep(step_id, rows, drawn, [True] * len(rows))
-            return Done(self._finished(result, logprobs, vectors))
+            return Done(finished(result, logprobs, vectors))
         flight = Flight(self, step_id, rows, launched.draw(draws), wanted)
         flight.logprobs, flight.vectors = logprobs, vectors
         self._latest = flight
@@ -166,11 +170,6 @@ class OverlappedRunner(ModelRunner):
                 self._states.append(row, token.token_id)
                 self._samplings.append(row, (token.token_id,))
         return StepResult(step_id, tokens, errors)
-
-    @staticmethod
-    def _finished(result: StepResult, logprobs: ByRow, vectors: Vectors) -> StepResult:
-        result = replace(result, prompt_logprobs=logprobs) if logprobs else result
-        return with_vectors(result, vectors) if vectors else result
 
 
 def make_runner(

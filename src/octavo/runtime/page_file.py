@@ -45,7 +45,7 @@ Stored = Sequence[tuple[bytes, int]]
 
 
 class PrefixFile:
-    """Slots of page_bytes each. A thread of its own writes them, and fetches what the runner will read.
+    """Blocks of page_bytes each. A thread of its own writes them, and fetches what the runner will read.
 
     Nothing is mapped, so that a full disk and a file that somebody cuts are errors and no signals. The first
     error of writing is logged and ends writing; reading goes on. Made by open().

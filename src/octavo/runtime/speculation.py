@@ -20,7 +20,7 @@ from octavo.params.drafts import Draft
 from octavo.params.speculative import SpeculativeParams, speculates
 from octavo.runtime.drafted import Draw, Walk, gather_drafted, slots_to_move, walk, walks_of
 from octavo.runtime.model_runner import ModelRunner
-from octavo.runtime.overlap import OverlappedRunner
+from octavo.runtime.overlap import OverlappedRunner, finished
 from octavo.runtime.prompt_logprobs import ByRow
 from octavo.runtime.rejecting import RejectingDraws
 from octavo.runtime.runner import Done
@@ -288,10 +288,10 @@ class OverlappedSpeculation(SpeculatingRunner, OverlappedRunner):
                 launched = self._steps.launch(batch, none_late, owners, draws)
                 drawn = read(launched.draw(draws).result(), wanted)
                 result = self._walk(step_id, walks, lambda going: [drawn[one.logits] for one in going])
-                return Done(self._finished(result, logprobs, vectors))
+                return Done(finished(result, logprobs, vectors))
         launched = self._steps.launch(batch, none_late, owners)
         result = self._walk(step_id, walks, self._drawing_from(launched.logits()))
-        return Done(self._finished(result, logprobs, vectors))
+        return Done(finished(result, logprobs, vectors))
 
 
 def speculating(speculation: Speculation) -> tuple[Any, Any]:

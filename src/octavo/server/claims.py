@@ -1,7 +1,7 @@
 """One path of two APIs, which tell their requests apart by the body: TGI's /tokenize, and vLLM's.
 
 One file serves the path. The other brings `claims` beside its router: {path: Claim}. The file that serves the
-path asks claimed() first. Before the body is read nobody knows whose a request is: the doors speak the
+path asks claimed() first. Before the body is read nobody knows whose a request is: the limits speak the
 dialect of the file that serves it.
 """
 

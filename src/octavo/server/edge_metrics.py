@@ -1,4 +1,4 @@
-"""Metrics of what is no request of the engine: the door, the event loop, the process, the build."""
+"""Metrics of what is no request of the engine: connections, limits, event loop, process, build."""
 
 from __future__ import annotations
 

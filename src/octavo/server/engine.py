@@ -52,7 +52,11 @@ class ServedTokenizer(Protocol):
 
 
 class ServedOutputs(Protocol):
-    """What a request brings, until an output is finished. Closing it aborts the request within a step."""
+    """What a request brings, until an output is finished. Closing it aborts the request within a step.
+
+    Raises:
+        RequestFailedError: in place of an output, where the engine failed at the request.
+    """
 
     def __aiter__(self) -> AsyncIterator[RequestOutput]: ...
     async def begun(self) -> None:
@@ -71,7 +75,7 @@ class Caller(Protocol):
 
 
 class Keys(Protocol):
-    """The API keys that open the door (keys.ApiKeys)."""
+    """The API keys with which requests are served (keys.ApiKeys)."""
 
     def __len__(self) -> int: ...
     def require(self, headers: Iterable[tuple[bytes, bytes]]) -> Caller: ...

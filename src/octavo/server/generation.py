@@ -8,7 +8,6 @@ from contextlib import aclosing
 from dataclasses import dataclass, field
 
 from octavo.engine.request import EngineRequest
-from octavo.errors import RequestFailedError
 from octavo.params import RequestOutput, SamplingParams
 from octavo.server.engine import Observer, Queue, ServedEngine
 from octavo.server.errors import ApiError
@@ -61,8 +60,6 @@ def _check(output: RequestOutput) -> None:
     for completion in output.outputs:
         if completion.finish_reason == "abort":
             raise ApiError(503, "the request was aborted", "service_unavailable", code="aborted")
-        if completion.finish_reason == "error":
-            raise RequestFailedError(str(completion.stop_reason or "no reason is known"))
 
 
 @dataclass(slots=True)

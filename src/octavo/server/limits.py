@@ -21,7 +21,7 @@ from octavo.server.inside import SMALL, check_inside
 from octavo.server.openai.fields import IGNORED
 from octavo.server.state import OWNER, RETRY, ServerState
 
-DRAIN_BYTES = 64 << 20
+MAX_DROPPED_BYTES = 64 << 20
 """Of a body that is too large, read and drop so many bytes before the answer: closing a connection
 with unread data resets it, and the client would never see why."""
 METHODS = frozenset({"GET", "POST", "PUT", "DELETE", "PATCH", "OPTIONS"})
@@ -114,10 +114,10 @@ async def read_body(scope: Scope, receive: Receive, limit: int, hold: Callable[[
     """
     declared = dict(scope["headers"]).get(b"content-length", b"0")
     too_large = declared.isdigit() and len(declared) < 20 and int(declared) > limit
-    if not too_large or int(declared) <= DRAIN_BYTES:
+    if not too_large or int(declared) <= MAX_DROPPED_BYTES:
         parts: list[bytes] = []
         size, more = 0, True
-        while more and (size <= DRAIN_BYTES or not too_large):
+        while more and (size <= MAX_DROPPED_BYTES or not too_large):
             message = await receive()
             if message["type"] == "http.disconnect":
                 raise ClientDisconnectedError

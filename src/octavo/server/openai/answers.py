@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.engine.admission import check_named
 from octavo.errors import InvalidRequestError
 from octavo.params import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
 from octavo.server.engine import ServedEngine
@@ -74,7 +75,9 @@ def make_generation(
         prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_prompt(prompt, engine, prompt_field, params.only_prompt)
-    check_named(params, engine.tokenizer.vocab_size)
+    check_named(
+        params, engine.tokenizer.vocab_size
+    )
     check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
     if params.logprobs is not None or params.prompt_logprobs is not None:
         check_reported(params, [len(prompt) for prompt in prompts], engine.max_model_len)
@@ -91,19 +94,12 @@ def make_generation(
     return kind(engine, state.metrics, request_id, requests, state.queue)
 
 
-def check_named(params: SamplingParams, vocab_size: int) -> None:
-    """Raise if params name a token that the model has not. Texts are encoded later: that takes seconds."""
-    for name in ("logit_bias", "allowed_token_ids", "stop_token_ids"):
-        if (highest := max(getattr(params, name) or (0,))) >= vocab_size:
-            raise InvalidRequestError(f"{name} names token {highest}; the model has {vocab_size}", name)
-
-
-def check_prompt(prompt: Sequence[int], engine: ServedEngine, field: str, alone: bool) -> None:
-    """Raise if the model cannot take this prompt. alone: no answer needs a place behind it."""
+def check_prompt(prompt: Sequence[int], engine: ServedEngine, field: str, only_prompt: bool) -> None:
+    """Raise if the model cannot take this prompt. only_prompt: no answer needs a place behind it."""
     if not prompt:
         raise InvalidRequestError(f"{field} is empty: at least one token is needed", field)
     most = engine.max_encoder_len or engine.max_model_len
-    if len(prompt) > most - (not engine.max_encoder_len and not alone):
+    if len(prompt) > most - (not engine.max_encoder_len and not only_prompt):
         raise ContextLengthError(len(prompt), most, field)
     if max(prompt) >= (size := engine.tokenizer.vocab_size):
         raise InvalidRequestError(f"there is no token {max(prompt)}; the model has {size}", field)

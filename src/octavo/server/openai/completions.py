@@ -10,6 +10,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.engine.admission import check_named
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import MAX_N, CompletionOutput, RequestOutput, SamplingParams
 from octavo.server.apis import Rules
@@ -17,7 +18,6 @@ from octavo.server.engine import ServedEngine
 from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import (
     check_count,
-    check_named,
     dumps,
     make_generation,
     more_members,
