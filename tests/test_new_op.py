@@ -106,8 +106,8 @@ def backend(name):
     if name == "cuda":
         from octavo.kernels.cuda import make
         return make("cpu", dtype="float32")
-    from octavo.kernels.select import Wanted, make_backend
-    return make_backend(name, Wanted())
+    from octavo.kernels.select import WantedBackend, make_backend
+    return make_backend(name, WantedBackend())
 
 def computed(name):
     try:

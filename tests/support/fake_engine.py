@@ -76,7 +76,7 @@ class Call:
 
 
 class FakeOutputs:
-    """What a request brings (server.engine.Outputs)."""
+    """What a request brings (server.engine.ServedOutputs)."""
 
     def __init__(self, stream: AsyncGenerator[RequestOutput, None], gate: asyncio.Event | None) -> None:
         self._stream, self._gate = stream, gate
