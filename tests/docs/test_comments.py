@@ -1,4 +1,4 @@
-"""Comments and docstrings name modules, classes and files that exist, in src/octavo, csrc and scripts."""
+"""Comments and docstrings name modules, classes and files that exist."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ FOREIGN = {
     "encoder.py",
     "functional.py",
     "ggml-common.h",
+    "ggml.h",
     "qlinear_cuda.py",
+    "quant_args.py",
     "sysexits.h",
     "llama.cpp",
 }
@@ -80,7 +82,7 @@ def follow(parts: list[str], folder: Path, source: Path) -> bool | None:
         if module.is_file():
             # A value may go by a module's name: `request.kv`. What begins with a capital is the module's.
             return all(
-                name in (defines(module) if name[0].isupper() else known(source))
+                name in (defines(module) if name[0].isupper() else known(source) | defines(module))
                 for name in parts[index + 1 :]
             )
         if first:
@@ -135,7 +137,7 @@ def bare(folders: tuple[Path, ...]) -> frozenset[str]:
 def test_what_python_names_exists() -> None:
     wrong = [
         f"{path.relative_to(ROOT)}:{line}: {name}"
-        for folder in (SOURCE, ROOT / "scripts")
+        for folder in (SOURCE, *(ROOT / name for name in BESIDE))
         for path in sorted(folder.rglob("*.py"))
         for line, said in python_says(path.read_text(encoding="utf-8"))
         for name in (*stale_names(said, path), *stale_files(said, path.parent))
