@@ -39,7 +39,7 @@ def core(**changes: Any) -> EngineCore:
         ([1, -1], {}, "token id -1 is not in the vocabulary of 64", "prompt"),
         ([1], {"logit_bias": {64: 1.0}}, "logit_bias names token 64; the model has 64", "logit_bias"),
         ([1], {"stop_token_ids": [3, 64]}, "stop_token_ids names token 64; the model has", "stop_token_ids"),
-        ([1], {"allowed_token_ids": [64]}, "allowed_token_ids names token 64; the model has", "allowed_token_ids"),
+        ([1], {"allowed_token_ids": [64]}, "allowed_token_ids names token 64; the", "allowed_token_ids"),
     ],
 )
 def test_bad_requests_name_what_to_change(

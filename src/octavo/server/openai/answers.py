@@ -75,9 +75,7 @@ def make_generation(
         prompts = [prompt[-params.truncate_prompt_tokens :] for prompt in prompts]
     for prompt in prompts:
         check_prompt(prompt, engine, prompt_field, params.only_prompt)
-    check_named(
-        params, engine.tokenizer.vocab_size
-    )
+    check_named(params, engine.tokenizer.vocab_size)
     check_count(len(prompts), params.n, engine.max_sequences, prompt_field)
     if params.logprobs is not None or params.prompt_logprobs is not None:
         check_reported(params, [len(prompt) for prompt in prompts], engine.max_model_len)
