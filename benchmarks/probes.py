@@ -126,7 +126,7 @@ def probe(
 
 
 def settled(process: Process, most_mb: float) -> float:
-    """Resident megabytes, once they are no more than this, or BACK_S later: the server gives back by and by."""
+    """Resident megabytes, once they are no more than this, or BACK_S later: it gives back by and by."""
     wait_until(lambda: process.rss_mb() <= most_mb, BACK_S, 0.5)
     return process.rss_mb()
 

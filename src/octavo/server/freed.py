@@ -5,11 +5,12 @@ keeps freed memory for later, in pieces that a request of another kind cannot us
 large as the sum of the largest requests that it ever served.
 
 Objects that refer to each other, as a connection and what it asked for do, are freed by Python's cyclic
-collector alone. A whole pass of it stops every thread. Over the modules, models and routes of a server that is
-loaded it takes 40 ms and more, and finds nothing: a process that serves leaves them out (leave_out) once the
+collector alone. A whole pass of it stops every thread. Over the modules, models and routes of a loaded
+server it takes 40 ms and more, and finds nothing: a process that serves leaves them out (leave_out) once the
 model is there. Over the 150 objects of each of 1,500 requests that wait it takes 140 ms, and finds nothing
-either; and when they have ended nothing new comes that would make Python pass again. So a process that serves
-says itself when to pass over everything (FreedMemory.collects): among few requests, and when they have ended.
+either; and when they have ended nothing new comes that would make Python pass again. So a process that
+serves says itself when to pass over everything (FreedMemory.collects): among few requests, and when they
+have ended.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ CROWD = 192
 LOST = 64 << 20
 """Bytes of growth for which it waits no longer."""
 PASSES = 10
-"""Passes over young objects, of 7,000 that were made and kept each, before a whole one; Python's own count."""
+"""Passes over young objects, of 7,000 that were made and kept each, before a whole one; Python's count."""
 MANY = 1000
 """Objects that a pass has freed: so many may be worth the milliseconds of giving back."""
 NEVER = (1 << 31) - 1

@@ -25,6 +25,7 @@ router = APIRouter()
 SLICE = 10_000
 """Ids or texts of tokens that are written in one call, a millisecond."""
 
+
 class TokenizeRequest(Strict):
     """POST /tokenize: a prompt, or messages."""
 
@@ -86,7 +87,7 @@ def _written(tokenizer: ServedTokenizer, answer: dict[str, Any], token_strs: boo
 
 
 def _in_slices(value: int | list[int] | list[str]) -> str:
-    """dumps(), of a list SLICE items at a time: one call for a million would stop every other thread for 0.1 s."""
+    """dumps(), of a list SLICE items at a time: one call for a million stops every thread for 0.1 s."""
     if isinstance(value, int):
         return str(value)
     slices = (value[start : start + SLICE] for start in range(0, len(value), SLICE))
