@@ -104,7 +104,7 @@ def probe(
     time.sleep(0.2)
     seen = honest.seen()
     taken = max(0.0, process.peak_mb() - before) + max(0.0, children.end() - began_children)
-    wait_until(lambda: process.rss_mb() <= MOST["rss_back"] * before, BACK_S, 0.5)
+    after = settled(process, MOST["rss_back"] * before)
     record.check(process.alive, "the server has ended")
     logged = process.log()[log:]
     record.check("Traceback" not in logged, "a trace in the log: " + logged[-200:])
@@ -120,9 +120,15 @@ def probe(
         "late_loops": lags(arena.other.metrics()) - late if process.alive else 0,
         "before_mb": round(before, 1),
         "taken_mb": round(taken, 1),
-        "after_mb": round(process.rss_mb(), 1),
+        "after_mb": round(after, 1),
         "faults": record.faults,
     }
+
+
+def settled(process: Process, most_mb: float) -> float:
+    """Resident megabytes, once they are no more than this, or BACK_S later: it gives back by and by."""
+    wait_until(lambda: process.rss_mb() <= most_mb, BACK_S, 0.5)
+    return process.rss_mb()
 
 
 def lags(metrics: Mapping[str, float]) -> int:
@@ -166,11 +172,11 @@ def served(model: str, keyed: bool, words: str) -> dict[str, Any]:
                 print(line(found[-1]), file=sys.stderr, flush=True)
                 if not process.alive:
                     break
-            end = process.rss_mb()
+            end = settled(process, MOST["rss_end"] * start)
             for first in found if process.alive else ():
                 name = first["name"]
                 first["faults"] += probe(name, ATTACKS[name], arena, process, honest, text)["faults"]
-        again = process.rss_mb()
+            again = settled(process, MOST["rss_again"] * end)
         status = process.end()
     return {
         "server": "keyed" if keyed else "open",
