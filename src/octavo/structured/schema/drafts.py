@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.expressions import has_lookahead, without_lookahead
+from octavo.structured.schema.expressions import has_lookahead, with_escaped_braces, without_lookahead
 
 PARAM = "structured_outputs"
 NEWEST = 2020
@@ -97,16 +97,28 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
 def _read_patterns(found: dict[str, Any]) -> None:
     """Expressions without look-ahead: several, where one would be too large."""
     pattern, named = found.get("pattern"), found.get("patternProperties")
-    if isinstance(pattern, str) and has_lookahead(pattern):
-        found["pattern"], *more = without_lookahead(pattern)
-        if more:
-            others = found.get("allOf", [])
-            found["allOf"] = [*others, *({"pattern": each} for each in more)]
-    if isinstance(named, Mapping) and any(has_lookahead(str(each)) for each in named):
-        plain = {name: without_lookahead(str(name)) for name in named}
-        made = {parts[0] if len(parts) == 1 else name: named[name] for name, parts in plain.items()}
+    if isinstance(pattern, str):
+        pattern = found["pattern"] = with_escaped_braces(pattern)
+        if has_lookahead(pattern):
+            parts: list[Any] = [{"pattern": each} for each in without_lookahead(pattern)]
+            if parts:
+                found["pattern"] = parts.pop(0)["pattern"]
+            else:
+                del found["pattern"]
+                parts = [{"minLength": 1}, {"maxLength": 0}]
+            if parts:
+                found["allOf"] = [*found.get("allOf", []), *parts]
+    if isinstance(named, Mapping) and any("{" in str(each) or has_lookahead(str(each)) for each in named):
+        made = {called: part for name, part in named.items() for called in _names_of(str(name))}
         if len(made) == len(named):
             found["patternProperties"] = made
+
+
+def _names_of(pattern: str) -> tuple[str, ...]:
+    """A pattern of names without look-ahead; as it is, if that takes several."""
+    plain = with_escaped_braces(pattern)
+    parts = without_lookahead(plain) if has_lookahead(plain) else (plain,)
+    return parts if len(parts) == 1 else (plain,)
 
 
 def _read_bounds(found: dict[str, Any], foreign: set[str], draft: int) -> None:
