@@ -142,6 +142,9 @@ NAMES: list[dict[str, Any]] = [
     {"propertyNames": {"enum": ["a", "x", "xa"]}, "patternProperties": {"^x": TEXT},
      "additionalProperties": INTEGER},
     {"propertyNames": {"pattern": "^a"}, "patternProperties": {"^x": TEXT}},
+    {"propertyNames": {"pattern": "^[ax]", "maxLength": 2, "minLength": 2}, "additionalProperties": INTEGER},
+    {"propertyNames": {"pattern": "^a", "allOf": [{"pattern": "b"}, {"maxLength": 2}]}},
+    {"propertyNames": {"pattern": "^a$", "minLength": 2}},
     {"propertyNames": {"minLength": 1}, "patternProperties": {"^x": TEXT}, "additionalProperties": False},
 ]  # fmt: skip
 

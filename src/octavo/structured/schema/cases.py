@@ -433,6 +433,13 @@ class Cases:
 
     def _violate(self, case: Case, violated: list[Literal]) -> list[Case]:
         cases = [case] if self._may_be(case) else []
+        for number in case.contained:
+            cases = [
+                each for one in cases for each in self._negation.contain(one, number) if self._may_be(each)
+            ]
+            self._schemas.spend(len(cases))
+            if len(cases) > MAX_CASES:
+                raise _too_many()
         why: LeftOutError | None = None
         for number, keyword, _ in violated:
             found: list[Case] = []

@@ -13,8 +13,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from octavo.structured.schema.negated import all_but
+from octavo.structured.schema.value import matches_pattern
 
 MAX_ALTERNATIVES = 64
+MAX_SINGLE = 200
+"""Where each has one property at most that may be left out: then they are short."""
 _BOUNDS = ("minProperties", "maxProperties")
 
 
@@ -40,13 +43,15 @@ def counted(schema: dict[str, Any]) -> Any:
     if not (optional and (least or most < math.inf)):
         low = {"minProperties": least} if least else {}
         return {**plain, **low, **({"maxProperties": most} if most < math.inf else {})}
-    if schema.get("patternProperties"):
+    patterns, rest = schema.get("patternProperties", {}), schema["additionalProperties"]
+    if patterns and (rest is not False or any(matches_pattern(p, name) for p in patterns for name in places)):
         return schema
     if most == math.inf and least == len(required) + 1:
         found = [{**plain, "required": [*required, name]} for name in optional]
         return {"anyOf": [*found, *([] if closed else [_exactly(schema, required)])]}
     sizes = range(max(0, least - len(required)) if closed else 0, int(min(most, 99) - len(required)) + 1)
-    if sum(math.comb(len(optional), size) for size in sizes) > MAX_ALTERNATIVES:
+    limit = MAX_SINGLE if most <= len(required) + 1 else MAX_ALTERNATIVES
+    if sum(math.comb(len(optional), size) for size in sizes) > limit:
         return schema
     found = [_exactly(schema, [*required, *more]) for more in _choices(optional, sizes)]
     return {"anyOf": found} if found else False
@@ -60,11 +65,12 @@ def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]
 def _exactly(schema: dict[str, Any], names: list[str]) -> dict[str, Any]:
     """Objects that have these of the named properties and none of the others."""
     places, rest = schema.get("properties", {}), schema["additionalProperties"]
+    patterns = schema.get("patternProperties", {})
     made: dict[str, Any] = {"type": "object", "properties": {name: places[name] for name in names}}
     if names:
         made["required"] = names
-    if rest is False:
+    if (rest is False and not patterns) or schema.get("maxProperties") == len(names):
         return {**made, "additionalProperties": False}
-    made["patternProperties"] = {all_but(list(places)): rest}
+    made["patternProperties"] = patterns or {all_but(list(places)): rest}
     bounds = {word: schema[word] for word in _BOUNDS if word in schema}
     return {**made, "additionalProperties": False, **bounds}
