@@ -527,9 +527,11 @@ def _nullable(a: Node, before: int = _NOTHING, behind: int = _NOTHING) -> bool:
         case "begin":
             return before == _NOTHING
         case "edge" | "inner":
-            return (_is_in(before, _LETTERS) != _is_in(behind, _LETTERS)) == (a[0] == "edge")
+            changes = _is_in(before, _LETTERS) is not _is_in(behind, _LETTERS)
+            return changes if a[0] == "edge" else not changes
         case "behind" | "unlike":
-            return _is_in(before, a[1]) == (a[0] == "behind")
+            found = _is_in(before, a[1])
+            return found if a[0] == "behind" else not found
     return not _nullable(a[1], before, behind)
 
 

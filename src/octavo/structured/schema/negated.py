@@ -6,7 +6,7 @@ must be equal) is refused by name: LeftOutError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -173,11 +173,14 @@ class Negation:
         """
         schema, ids = self._schemas.exact[number], self._schemas.number
         patterns = schema.get("patternProperties", {})
-        names = dict.fromkeys((*case.properties, *schema.get("properties", {})))
+        names = set(case.properties)
+        aimed: list[tuple[tuple[str, ...], tuple[str, ...], int]]
         if keyword == "additionalProperties":
-            aimed = [((), (*patterns, *_only(names)), ids(schema[keyword]))]
+            aimed = [
+                ((), (*patterns, *_only(names.union(schema.get("properties", ())))), ids(schema[keyword]))
+            ]
         elif keyword == "patternProperties":
-            aimed = [((pattern,), _only(names), ids(part)) for pattern, part in patterns.items()]
+            aimed = [((pattern,), _only(names), ids(each)) for pattern, each in patterns.items()]
         else:
             return [], False
         found: list[Case] = []
@@ -272,7 +275,7 @@ class Negation:
         return _tighter(replace(case, prefix=prefix), {"minItems": at + 1})
 
 
-def _only(names: Mapping[str, None]) -> tuple[str, ...]:
+def _only(names: set[str]) -> tuple[str, ...]:
     """An expression of these names, if there are any."""
     return (f"^(?:{'|'.join(map(literal, sorted(names)))})$",) if names else ()
 
