@@ -64,10 +64,10 @@ PATTERNS: list[dict[str, Any]] = [{"^x": INTEGER}, {"^[xy]": INTEGER, "^z": {}},
 @pytest.mark.parametrize("bounds", BOUNDS, ids=str)
 @pytest.mark.parametrize("patterns", PATTERNS, ids=str)
 def test_names_of_patterns_are_counted(make: ConstraintCompiler, bounds: Any, patterns: Any) -> None:
-    for properties, required in itertools.product(PROPERTIES, ([], ["a"])):
+    for properties, required, rest in itertools.product(PROPERTIES, ([], ["a"]), (False, True, INTEGER)):
         schema = {
             "type": "object", "properties": properties, "required": required, "patternProperties": patterns,
-            "additionalProperties": False, **bounds,
+            "additionalProperties": rest, **bounds,
         }  # fmt: skip
         judge = jsonschema.Draft202012Validator(schema)
         valid = [value for value in values() if judge.is_valid(value)]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from octavo.errors import UnsupportedError
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import frozen
+from octavo.structured.schema.expressions import is_endless
 
 UNIQUE = "uniqueItems"
 MAX_PLACES = 5_000
@@ -356,6 +357,8 @@ def _is_open_string(schema: Any) -> bool:
 
 
 def _count_strings(schema: Any) -> int:
+    if "pattern" in schema and schema.keys() <= {"type", "pattern"} and is_endless(schema["pattern"]):
+        return MANY
     if "pattern" in schema or "allOf" in schema:
         return 1
     most = schema.get("maxLength", math.inf)

@@ -120,6 +120,15 @@ def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
         raise UnreadableError from None
 
 
+@lru_cache(256)
+def is_endless(pattern: str) -> bool:
+    """Whether it is known that there is no end of the strings that match it."""
+    try:
+        return "*" in _written(_read(pattern))  # of what leads to an end; a character is never written as *
+    except (UnreadableError, RecursionError):
+        return False
+
+
 def literal(text: str) -> str:
     """An expression of this text alone; of one character, in brackets too."""
     return re.sub(r"[-\[\]\\^$.|?*+(){}&~#]", r"\\\g<0>", text)

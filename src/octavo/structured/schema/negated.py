@@ -185,7 +185,7 @@ class Negation:
             return [], False
         found: list[Case] = []
         open_ = not (case.additional and self._is_empty(case.additional, False))
-        possible, whole = open_, not open_ and len(aimed) == 1
+        possible, whole = False, not open_ and len(aimed) == 1
         whole = whole and case.properties.keys() <= case.required.keys()
         for held, others, part in aimed:
             violated = frozenset({(part, False)})
@@ -195,12 +195,13 @@ class Negation:
             for pattern, member in case.patterns.items():
                 self._schemas.spend(60)
                 called = meet((pattern, *held), others)
-                possible = possible or called is not None
                 whole = whole and called is not None and meet((pattern,), (called,)) is None
                 if called is not None and not self._is_empty(member | violated, False):
+                    possible = True
                     made.patterns[called] = member | violated
             rest = case.additional | violated
             if open_ and not self._is_empty(rest, False):
+                possible = True
                 self._schemas.spend(60)
                 if not (held or others or case.patterns):
                     made.additional = rest
