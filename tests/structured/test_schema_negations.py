@@ -174,7 +174,7 @@ BY_A, BY_B = (
         ),
         (
             {"type": "object", "properties": {"a": {"type": "integer"}, "c": {}}, "required": ["a"],
-             "not": {"patternProperties": {"^[xa]": {"type": "integer"}}, "properties": {"xb": {}}}},
+             "not": {"patternProperties": {"^x": {"type": "integer"}}, "properties": {"xb": {}}}},
             [{"a": 1, "x": "s"}, {"a": 1, "xb": "s"}, {"a": 2, "xc": None, "x": "t"}],
             [{"a": 1, "x": "s", "y": 1}, {"a": 1, "c": 1, "x": "s"}, {"a": 1, "x": "s", "xc": 2}],
             [{}, {"a": 1}, {"a": "s"}, {"a": 1, "x": 1}, {"a": 1, "y": "s"}, {"x": "s"}],

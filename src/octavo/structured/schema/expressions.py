@@ -245,9 +245,11 @@ class _Reader:
             raise UnreadableError
 
     def _next(self, *texts: str) -> str | None:
-        found = next((text for text in texts if self._text.startswith(text, self.at)), None)
-        self.at += len(found or "")
-        return found
+        for text in texts:
+            if self._text.startswith(text, self.at):
+                self.at += len(text)
+                return text
+        return None
 
     def alternatives(self) -> Build:
         parts = [self._sequence()]
@@ -460,6 +462,7 @@ def _anywhere(part: Build, k: Node) -> Node:
     return _and(_star(plain[0][1]), _not(_cat(_ANYTHING, words[0][1])))
 
 
+@lru_cache(256)
 def _read(pattern: str) -> Node:
     """The strings in which the expression finds something."""
     anchored = pattern.startswith("^") and not _splits(pattern)  # or ^ is the first alternative's alone

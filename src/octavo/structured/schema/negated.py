@@ -141,7 +141,10 @@ class Negation:
     # --- objects ------------------------------------------------------------------------------------
 
     def _one_property(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
-        """Some property violates a keyword about those that it does not name: one of those that are known."""
+        """Some property violates a keyword about those that it does not name.
+
+        It is one of those that are known, or if none of them can, one of the others.
+        """
         closed = not case.patterns and case.additional and self._is_empty(case.additional, False)
         found = False
         for name, member in case.properties.items():
@@ -152,11 +155,14 @@ class Negation:
         if closed:
             return
         where = " of an object that may have any properties"
+        if found:
+            self._leave_out(_unlisted(keyword, where))
+            return
         try:
             others, whole = self._unnamed(case, number, keyword)
         except (UnreadableError, RecursionError):
             others, whole = [], False
-        if not (found or others or whole):
+        if not (others or whole):
             _refuse(keyword, where)
         if not whole:
             self._leave_out(_unlisted(keyword, where))
