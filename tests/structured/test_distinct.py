@@ -300,7 +300,7 @@ def test_the_work_grows_with_the_text(make: ConstraintCompiler, item: str) -> No
     ("schema", "why"),
     [
         ({"anyOf": [array({"type": "string"}), {"enum": [["a", "a"]]}]}, "one alternative"),
-        (array({"type": "string", "pattern": "^a*$"}, minItems=2), "minItems 2"),
+        (array({"type": "string", "pattern": "^a?$"}, minItems=2), "minItems 2"),
         (array({"type": "boolean"}, minItems=3), "minItems 3"),
         (array({**closed(), "patternProperties": {"^[xy]$": {"const": 1}}}), "named by patterns"),
     ],

@@ -98,6 +98,10 @@ def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]
     return root, writer.narrow
 
 
+_SHORT = frozenset(["type", "$ref"])
+"""Of a schema with no other words nothing is gained by a name."""
+
+
 class _Writer:
     """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
 
@@ -122,7 +126,17 @@ class _Writer:
         if found is None:
             found = self._place(conjunction)
             self._places[conjunction] = found
+        elif isinstance(found, dict) and not (found.keys() <= _SHORT):
+            self._name(found)
         return found
+
+    def _name(self, leaf: dict[str, Any]) -> None:
+        """Give a schema that is met again a name, where it stands already too: llguidance reads it once."""
+        if len(leaf.get("enum", (None, None))) > 1:
+            name = f"v{len(self.definitions)}"
+            self.definitions[name] = dict(leaf)
+            leaf.clear()
+            leaf["$ref"] = f"#/$defs/{name}"
 
     def _place(self, conjunction: Conjunction) -> Any:
         cases = self._cases.of(conjunction)
