@@ -52,6 +52,7 @@ SCHEMAS: dict[str, Any] = {
     "range": array({"type": "integer", "minimum": 0, "maximum": 12}, minItems=3),
     "short": array({"type": "string", "maxLength": 1}),
     "pattern": array({"type": "string", "pattern": "^[ab]{1,2}$"}),
+    "endless pattern": array({"type": "string", "pattern": "^a*b$"}, minItems=3),
     "objects": array(NAMED),
     "few objects": array(closed(a={"type": "boolean"}, b={"enum": [1, "1"]})),
     "nested": array(array({"enum": [1, 2]}, minItems=1)),

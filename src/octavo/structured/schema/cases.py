@@ -27,7 +27,7 @@ from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.members import merge_array, merge_objects
 from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
 from octavo.structured.schema.outline import EVERYTHING, KINDS, TYPES, Alternative, Literal, Outline, outline
-from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.refs import Schemas, TooLargeError
 from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
@@ -40,10 +40,6 @@ _COMBINES = (
 )  # fmt: skip
 _PLAIN = (KINDS.keys() | {"type", "const", "enum"}) - {"dependentRequired"}
 """Words that a value has to satisfy by itself."""
-
-
-class TooLargeError(UnsupportedError):
-    """With fewer alternatives it may be small enough."""
 
 
 class Cases:

@@ -24,6 +24,10 @@ _NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitio
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 
 
+class TooLargeError(UnsupportedError):
+    """With fewer alternatives it may be small enough."""
+
+
 class Schemas:
     """Numbers every subschema; 0 is the whole.
 
@@ -54,11 +58,14 @@ class Schemas:
         """Count work.
 
         Raises:
-            UnsupportedError: it is more than MAX_WORK in all.
+            TooLargeError: it is more than MAX_WORK in all.
         """
         self._left -= steps
         if self._left < 0:
-            raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+            raise TooLargeError("the JSON schema has too many combinations of its parts", PARAM)
+
+    def __len__(self) -> int:
+        return len(self._nodes)
 
     def __getitem__(self, number: int) -> Any:
         return self._nodes[number]

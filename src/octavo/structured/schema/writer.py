@@ -18,16 +18,19 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.cases import MAX_CASES, Cases, TooLargeError
+from octavo.structured.schema.cases import MAX_CASES, Cases
 from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
+from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
-from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.refs import Schemas, TooLargeError
 from octavo.structured.schema.value import matches_pattern
 
 FEWEST = 12
-"""Ways to violate something that are kept at one place where a schema would be too large with all."""
+"""Ways to violate something that are kept at one place of a large schema, or of one that all make too large."""
+MANY_PARTS = 150
+"""A schema of more subschemas is large."""
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
 MAX_PROPERTIES = 900
@@ -81,13 +84,18 @@ def normalize(schema: Any) -> Any:
 
 def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
     """The same, and why it allows less than the schema does; nothing: it is equivalent."""
+    schemas = Schemas(schema)
+    if len(schemas) > MANY_PARTS:
+        with suppress(LeftOutError):
+            return _written(schemas, FEWEST)
+        return _written(Schemas(schema), MAX_CASES)
     with suppress(TooLargeError):
-        return _written(schema, MAX_CASES)
-    return _written(schema, FEWEST)
+        return _written(schemas, MAX_CASES)
+    return _written(Schemas(schema), FEWEST)
 
 
-def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
-    writer = _Writer(Schemas(schema), most)
+def _written(schemas: Schemas, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
+    writer = _Writer(schemas, most)
     root = writer.place(frozenset({(0, True)}))
     if root is False:
         raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
