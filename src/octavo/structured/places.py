@@ -35,6 +35,7 @@ class Place(NamedTuple):
         string: any text of a string that is not finished can go on in MANY ways.
         number: the same of a number: "any"; "positive": if it has no sign and is not 0; "integer": if it is
             not 0; "": not known.
+        free: only strings may stand there, any of them.
     """
 
     names: Mapping[str, int] = {}
@@ -45,6 +46,7 @@ class Place(NamedTuple):
     roomy: bool = False
     string: bool = False
     number: str = ""
+    free: bool = False
 
 
 def places_of(schema: Any) -> list[Place]:
@@ -56,6 +58,14 @@ def places_of(schema: Any) -> list[Place]:
         UnsupportedError: what may stand at a place cannot be followed so, by name.
     """
     return _Builder(schema).places if _mentions(schema) else []
+
+
+def needs_search(places: Sequence[Place]) -> bool:
+    """Whether an array of distinct items may hold something else than strings of which all may come."""
+    return any(
+        place.unique and not all(places[item].free for item in (*place.prefix, place.items))
+        for place in places
+    )
 
 
 def without_unique(schema: Any) -> Any:
@@ -184,6 +194,7 @@ class _Builder:
             bool(alternatives) and all(self._count(each) >= MANY for each in alternatives),
             all(map(_is_open_string, alternatives)),
             _openness(alternatives),
+            bool(alternatives) and all(each == {"type": "string"} for each in alternatives),
         )
 
     def _unique(self, arrays: list[Any], lists: list[Any]) -> bool:

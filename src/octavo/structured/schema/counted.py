@@ -66,7 +66,7 @@ def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]
 def _others(schema: dict[str, Any]) -> dict[str, Any] | None:
     """What properties must be that are not named, by patterns that no name matches twice; None: unknown."""
     places, rest = schema.get("properties", {}), schema["additionalProperties"]
-    patterns = schema.get("patternProperties", {})
+    patterns: dict[str, Any] = schema.get("patternProperties", {})
     if any(matches_pattern(pattern, name) for pattern in patterns for name in places):
         return None
     if rest is False:

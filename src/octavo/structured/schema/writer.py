@@ -28,7 +28,7 @@ from octavo.structured.schema.refs import Schemas, TooLargeError
 from octavo.structured.schema.value import matches_pattern
 
 FEWEST = 12
-"""Ways to violate something that are kept at one place of a large schema, or of one that all make too large."""
+"""Ways to violate something that are kept at a place of a large schema, or of one that all make too large."""
 MANY_PARTS = 150
 """A schema of more subschemas is large."""
 MAX_DEFINITIONS = 2_000
