@@ -97,8 +97,8 @@ def test_where_all_strings_may_come_no_search_is_made_ready(
     constraint = compiled(ConstraintCompiler(ByteTokenizer()), json=schema)
     assert len(made) == 1 + searches
     if not searches and schema["type"] == "array":
-        assert accepts(constraint, r'["", "a","ab", "\n\u00e9", "b"]')
-        assert not accepts(constraint, r'["", "\u0061b","ab"')
+        assert accepts(constraint, r'["", "a","ab", "\n", "b"]')
+        assert not accepts(constraint, r'["", "a","ab", "a"')
         assert len(made) == 1
 
 

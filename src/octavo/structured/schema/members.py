@@ -119,9 +119,20 @@ def merge_objects(
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
-    for name in names:  # a member obeys what each schema says of its name
-        own = case.properties.get(name, frozenset())
-        case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
+    if len(parts) == 1 and not patterned:
+        (only,) = parts
+        named = only.get("properties", {})
+        for name in names:
+            if name in named:
+                found = _one(schemas, schemas.number(named[name]))
+            else:
+                found = _rest(schemas, only, name)
+            known = case.properties.get(name)
+            case.properties[name] = found if not known else known | found
+    else:
+        for name in names:  # a member obeys what each schema says of its name
+            own = case.properties.get(name, frozenset())
+            case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     case.patterns |= _patterns(schemas, parts, patterned)
