@@ -19,7 +19,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import MAX_CASES, Cases
-from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
+from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_SINGLE, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.negated import LeftOutError
@@ -45,25 +45,27 @@ PARTLY = {
     "$dynamicRef": "where there is one $dynamicAnchor of the name, or the outermost resource has one",
     "$ref": "within the schema; nothing is fetched",
     "additionalItems": "after a list of items, which is what prefixItems is now",
-    "contains": "where it asks for nothing, or is true or {}",
+    "contains": "of one item, which is one of the first 4 where there is no maxItems of at most 16; with "
+    "minContains and maxContains where it is true or {}",
     "dependencies": "not beside the keyword that it has become, of names or of schemas",
     "exclusiveMaximum": "a number, or as in draft 4 a boolean",
     "exclusiveMinimum": "a number, or as in draft 4 a boolean",
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
-    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most; not "
-    "beside patternProperties then",
+    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most, or "
+    f"{MAX_SINGLE} of which one may come; beside patternProperties where no name matches twice",
     "minProperties": "as maxProperties, but for one more than the required ones",
     "multipleOf": "one number for a place",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
-    "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
-    "by properties that are named and by one of the first items. Of several ways to violate something those "
-    "that are not followed are left out, and so are the most demanding ones where there are too many",
+    "and enum of arrays and objects; around items by one of the first; around additionalProperties, "
+    "propertyNames and patternProperties by properties that are named, or (not propertyNames) if none of "
+    "them can by all others. Of several ways to violate something those that are not followed "
+    "are left out, and so are the most demanding ones where there are too many",
     "oneOf": "where of each alternative something is left that violates those that may overlap (see not)",
-    "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
+    "pattern": "no back-references; look-behind for one character; look-ahead that is not repeated",
     "patternProperties": "of several schemas that are merged at a place where the patterns can be told apart",
     "prefixItems": "beside items only in draft 2020-12",
-    "propertyNames": "const, enum, one pattern, or lengths",
+    "propertyNames": "const, enum, patterns and lengths",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
     "uniqueItems": "of several alternatives at a place for all, if for one; with minItems where there are "
