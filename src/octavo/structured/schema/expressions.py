@@ -12,10 +12,11 @@ what it is like where there is such a part left.
 
 from __future__ import annotations
 
+import heapq
 import re
 from collections.abc import Callable, Iterator
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 MAX_LENGTH = 2_000
 """Characters of an expression that is read."""
@@ -104,20 +105,28 @@ def complement(pattern: str) -> str | None:
         return None
 
 
-@lru_cache(256)
 def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
     """An expression of the strings in which all of these find something, and none of the others; or None.
 
     Raises:
         UnreadableError: they cannot be read, or are too large together.
     """
+    found = _met(patterns, others)
+    if found is False:
+        raise UnreadableError
+    return found
+
+
+@lru_cache(512)
+def _met(patterns: tuple[str, ...], others: tuple[str, ...]) -> str | Literal[False] | None:
+    """meet(); False: it raises, which is remembered too."""
     try:
         found = _and(*map(_read, patterns), *(_not(_read(other)) for other in others))
         return None if found == _NONE else _written(found)
     except _NothingError:
         return None
-    except RecursionError:
-        raise UnreadableError from None
+    except (UnreadableError, RecursionError):
+        return False
 
 
 @lru_cache(256)
@@ -579,6 +588,24 @@ def _derivative(a: Node, at: int, known: dict[Node, Node], before: int = _NOTHIN
     return found
 
 
+@lru_cache(20_000)
+def _heads(a: Node) -> frozenset[Ranges]:
+    """Sets of characters: of which of them the first one is decides what may follow it."""
+    match a[0]:
+        case "set":
+            return frozenset([a[1]])
+        case "or" | "and":
+            return frozenset[Ranges]().union(*map(_heads, a[1]))
+        case "cat":
+            here = _heads(a[1])
+            return here | _heads(a[2]) if _nullable(a[1]) or _asks(a[1]) else here
+        case "edge" | "inner":
+            return frozenset([_LETTERS])
+        case "star" | "not" | "power":
+            return _heads(a[1])
+    return frozenset()
+
+
 def _begun(a: Node) -> Node:
     """The same behind a character, where nothing begins."""
     if _ALL not in _asks(a):
@@ -645,22 +672,34 @@ def _of_automaton(start: Node, kinds: list[Ranges]) -> str:
     states = [(start, _NOTHING)]
     edges: list[dict[int, Ranges]] = []
     steps = 0
+    members: dict[Ranges, int] = {}  # of each set, which kinds are in it, as bits
     while len(edges) < len(states):
         state, before = states[len(edges)]
         out: dict[int, list[tuple[int, int]]] = {}
-        for kind in kinds:
-            at, known = kind[0][0], dict[Node, Node]()
-            to = _begun(_derivative(state, at, known, before))
-            steps += len(known)
+        groups = [(1 << len(kinds)) - 1]
+        for ranges in _heads(state):
+            if ranges not in members:
+                members[ranges] = sum(_is_in(kind[0][0], ranges) << at for at, kind in enumerate(kinds))
+            inside = members[ranges]
+            groups = [part for each in groups for part in (each & inside, each & ~inside) if part]
+        for group in sorted(groups, key=lambda each: each & -each):  # by their first kind
+            alike = [kind for at, kind in enumerate(kinds) if group >> at & 1]
+            known: dict[Node, Node] = {}
+            to = _begun(_derivative(state, alike[0][0][0], known, before))
+            steps += len(known) + 1
             if to == _NONE:
                 continue
-            key = to, _like(to, at)
-            if key not in number:
-                number[key] = len(states)
-                states.append((to, at))
-                if len(states) > MAX_STATES:
-                    raise UnreadableError
-            out.setdefault(number[key], []).extend(kind)
+            asks = bool(_asks(to))
+            for kind in alike:
+                if asks or kind is alike[0]:
+                    key = to, _like(to, kind[0][0]) if asks else ()
+                    if key not in number:
+                        number[key] = len(states)
+                        states.append((to, kind[0][0]))
+                        if len(states) > MAX_STATES:
+                            raise UnreadableError
+                    ways = out.setdefault(number[key], [])
+                ways.extend(kind)
         if steps > MAX_STEPS:
             raise UnreadableError
         edges.append({to: _merged(ranges) for to, ranges in out.items()})
@@ -745,12 +784,19 @@ def _eliminated(edges: list[dict[int, Ranges]], ends: list[int]) -> str:
     for state, out in ways.items():
         for to in out:
             into[to].add(state)
-    left = set(range(len(edges)))
-    while left:
-        state = min(
-            left, key=lambda s: ((len(into[s]) - (s in into[s])) * (len(ways[s]) - (s in ways[s])), s)
-        )
-        left.remove(state)
+
+    def made(state: int) -> int:
+        """How many ways around a state there are."""
+        to, out = into[state], ways[state]
+        return (len(to) - (state in to)) * (len(out) - (state in out))
+
+    waiting = [(made(state), state) for state in range(len(edges))]  # some of them more than once
+    heapq.heapify(waiting)
+    while waiting:
+        count, state = heapq.heappop(waiting)
+        if state not in ways or count != made(state):
+            continue
+        touched = (into[state] | ways[state].keys()) - {state, begin, end}
         loop = ways[state].pop(state, None)
         into[state].discard(state)
         around = "" if loop is None else f"{_atom(loop)}*"
@@ -766,6 +812,8 @@ def _eliminated(edges: list[dict[int, Ranges]], ends: list[int]) -> str:
         for after in ways[state]:
             into[after].discard(state)
         del ways[state]
+        for each in touched:
+            heapq.heappush(waiting, (made(each), each))
     if end not in ways[begin]:
         raise _NothingError
     return f"^(?:{ways[begin][end]})$"
