@@ -495,7 +495,7 @@ def _splits(pattern: str) -> bool:
 # --- the automaton -----------------------------------------------------------------------------------
 
 
-@lru_cache(20_000)
+@lru_cache(4_000)
 def _asks(a: Node) -> frozenset[Ranges]:
     """Sets of characters: whether the one before is of them decides what it matches. "" is of none."""
     match a[0]:
@@ -514,7 +514,7 @@ def _asks(a: Node) -> frozenset[Ranges]:
     return _asks(a[1])
 
 
-@lru_cache(20_000)
+@lru_cache(4_000)
 def _counts(a: Node) -> bool:
     """Whether a part of it is counted high."""
     match a[0]:
@@ -529,7 +529,7 @@ def _counts(a: Node) -> bool:
     return False
 
 
-@lru_cache(20_000)
+@lru_cache(4_000)
 def _nullable(a: Node, before: int = _NOTHING, behind: int = _NOTHING) -> bool:
     """Whether it matches nothing between these characters."""
     match a[0]:
@@ -588,7 +588,7 @@ def _derivative(a: Node, at: int, known: dict[Node, Node], before: int = _NOTHIN
     return found
 
 
-@lru_cache(20_000)
+@lru_cache(4_000)
 def _heads(a: Node) -> frozenset[Ranges]:
     """Sets of characters: of which of them the first one is decides what may follow it."""
     match a[0]:
