@@ -218,11 +218,18 @@ class _Builder:
             return
         firsts = [_item(array, at) for at in range(len(array.get("prefixItems", ())))]
         enough = all(self._count_at(each) >= MANY for each in firsts[:least])
-        if not enough or (len(firsts) < least and self._count_at(array.get("items", True)) < least):
+        if not enough or (len(firsts) < least and not self._has(array.get("items", True), least)):
             raise UnsupportedError(
                 f"JSON schema keyword {UNIQUE!r} with minItems {least} is only supported where there are "
                 "known to be so many items", PARAM,
             )  # fmt: skip
+
+    def _has(self, schema: Any, least: int) -> bool:
+        """Whether so many values may stand there, as far as can be told."""
+        return self._count_at(schema) >= least or any(
+            each.keys() == {"type", "pattern"} and is_endless(each["pattern"])
+            for each in self._alternatives(schema)
+        )
 
     def _check_order(self, alternatives: list[Any]) -> None:
         """Refuse items of few values that can be written in several orders: texts do not tell them apart."""
@@ -368,8 +375,6 @@ def _is_open_string(schema: Any) -> bool:
 
 
 def _count_strings(schema: Any) -> int:
-    if "pattern" in schema and schema.keys() <= {"type", "pattern"} and is_endless(schema["pattern"]):
-        return MANY
     if "pattern" in schema or "allOf" in schema:
         return 1
     most = schema.get("maxLength", math.inf)
