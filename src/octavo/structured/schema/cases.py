@@ -69,6 +69,12 @@ class Cases:
     def narrow(self) -> tuple[UnsupportedError, ...]:
         return tuple(self._narrowed.values())
 
+    def close(self) -> None:
+        """Nothing more is worked out."""
+        self._negation.close()
+        if self._exact is not None:
+            self._exact.close()
+
     def of(self, conjunction: Conjunction) -> list[Case]:
         """The cases; none: nothing satisfies it.
 
@@ -122,7 +128,7 @@ class Cases:
         return [case for group in groups for case in group]
 
     def _leave_out(self, why: UnsupportedError) -> None:
-        self._left_out = self._left_out or why
+        self._left_out = self._left_out or why.with_traceback(None)  # whose frames hold all that is known
 
     # --- 1. multiplying out -------------------------------------------------------------------------
 

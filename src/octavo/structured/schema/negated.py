@@ -69,6 +69,10 @@ class Negation:
         self._leave_out = leave_out
         self._never: Conjunction = frozenset({(schemas.number(False), True)})
 
+    def close(self) -> None:
+        """Nothing more is violated: forget whom to ask and tell."""
+        del self._is_empty, self._leave_out
+
     def apply(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
         """The cases within this one that violate the keyword.
 

@@ -98,7 +98,10 @@ def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
 
 def _written(schemas: Schemas, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
     writer = _Writer(schemas, most)
-    root = writer.place(frozenset({(0, True)}))
+    try:
+        root = writer.place(frozenset({(0, True)}))
+    finally:
+        writer.close()
     if root is False:
         raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
     if root is True:
@@ -122,6 +125,10 @@ class _Writer:
         self.definitions: dict[str, Any] = {}
         self._places: dict[Conjunction, Any] = {}
         self._named = 0
+
+    def close(self) -> None:
+        """Let go of what refers to itself, so that it is freed at once and not by the collector."""
+        self._cases.close()
 
     @property
     def narrow(self) -> tuple[UnsupportedError, ...]:
