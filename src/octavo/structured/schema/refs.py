@@ -47,6 +47,7 @@ class Schemas:
         self._alike: dict[int, int] = {}  # the first subschema that says the same
         self._first: dict[Any, int] = {}
         self._left = MAX_WORK
+        self._parts = 0
         self._add(schema, "", NEWEST, 0)
 
     @property
@@ -65,7 +66,8 @@ class Schemas:
             raise TooLargeError("the JSON schema has too many combinations of its parts", PARAM)
 
     def __len__(self) -> int:
-        return len(self._nodes)
+        """How many subschemas of the whole are known."""
+        return self._parts
 
     def __getitem__(self, number: int) -> Any:
         return self._nodes[number]
@@ -211,6 +213,7 @@ class Schemas:
             raise InvalidRequestError(
                 f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
+        self._parts += 1
         draft = draft_of(given, draft)
         schema, own = read(given, draft)
         base = self._enter(given, base, draft)

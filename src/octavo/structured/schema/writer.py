@@ -24,7 +24,7 @@ from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
-from octavo.structured.schema.refs import Schemas, TooLargeError
+from octavo.structured.schema.refs import MAX_SUBSCHEMAS, Schemas, TooLargeError
 from octavo.structured.schema.value import matches_pattern
 
 FEWEST = 12
@@ -92,12 +92,14 @@ def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
             return _written(schemas, FEWEST)
         return _written(Schemas(schema), MAX_CASES)
     with suppress(TooLargeError):
-        return _written(schemas, MAX_CASES)
+        return _written(schemas, MAX_CASES, MANY_PARTS)
     return _written(Schemas(schema), FEWEST)
 
 
-def _written(schemas: Schemas, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
-    writer = _Writer(schemas, most)
+def _written(
+    schemas: Schemas, most: int, parts: int = MAX_SUBSCHEMAS
+) -> tuple[Any, tuple[UnsupportedError, ...]]:
+    writer = _Writer(schemas, most, parts)
     try:
         root = writer.place(frozenset({(0, True)}))
     finally:
@@ -118,9 +120,10 @@ _SHORT = frozenset(["type", "$ref"])
 class _Writer:
     """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
 
-    def __init__(self, schemas: Schemas, most: int) -> None:
+    def __init__(self, schemas: Schemas, most: int, parts: int) -> None:
         self._schemas = schemas
         self._cases = Cases(schemas, most)
+        self._parts = parts
         self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
         self._places: dict[Conjunction, Any] = {}
@@ -156,6 +159,8 @@ class _Writer:
             leaf["$ref"] = f"#/$defs/{name}"
 
     def _place(self, conjunction: Conjunction) -> Any:
+        if len(self._schemas) > self._parts:  # more came to light by a $ref into an annotation
+            raise TooLargeError("the JSON schema is too large when written out", PARAM)
         cases = self._cases.of(conjunction)
         if not cases:
             return False
