@@ -77,10 +77,13 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
     if draft == 2019 and "$recursiveRef" in schema:
         raise UnsupportedError("JSON schema keyword '$recursiveRef' is not supported", PARAM)
     found = {word: value for word, value in schema.items() if word in SUPPORTED}
-    foreign = {word for word in found if _SINCE.get(word, 0) > draft}
-    _read_patterns(found)
-    _read_bounds(found, foreign, draft)
-    _read_items(found, draft)
+    foreign = {word for word in found if _SINCE.get(word, 0) > draft} if draft < NEWEST else set[str]()
+    if "pattern" in found or "patternProperties" in found:
+        _read_patterns(found)
+    if "exclusiveMinimum" in found or "exclusiveMaximum" in found:
+        _read_bounds(found, foreign, draft)
+    if "items" in found or "additionalItems" in found:
+        _read_items(found, draft)
     if "dependencies" in found:
         made = _read_dependencies(found)
         foreign |= made if draft > 7 else set()
@@ -90,8 +93,9 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
         del found["format"]
     if draft <= 7 and "$ref" in found:
         foreign |= found.keys() - {"$ref"}  # which used to hide what stands beside it
-    own = {word: value for word, value in found.items() if word not in foreign}
-    return found, own if foreign else found
+    if not foreign:
+        return found, found
+    return found, {word: value for word, value in found.items() if word not in foreign}
 
 
 def _read_patterns(found: dict[str, Any]) -> None:

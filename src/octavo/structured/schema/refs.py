@@ -22,6 +22,7 @@ SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "pro
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitions"])  # they demand nothing
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_HOLDS_SOME = frozenset([*SINGLE, *LISTS, *MAPS])
 
 
 class TooLargeError(UnsupportedError):
@@ -260,6 +261,8 @@ class _Exact(Schemas):
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
+    if _HOLDS_SOME.isdisjoint(schema):
+        return
     for keyword in SINGLE:
         if keyword in schema:
             yield schema[keyword]
