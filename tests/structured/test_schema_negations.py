@@ -421,7 +421,11 @@ def a_schema(draw: random.Random, depth: int) -> Any:
         "items": sub,
         "prefixItems": lambda: [sub(), sub()],
         "maxItems": lambda: draw.choice([1, 2]),
-        "contains": lambda: True,
+        "contains": lambda: draw.choice([True, sub()]),
+        "patternProperties": lambda: {
+            pattern: sub() for pattern in draw.sample(["^a", "b", "^[bc]$", r"\bc"], draw.randint(1, 2))
+        },
+        "propertyNames": lambda: draw.choice([{"pattern": "^[ab]", "maxLength": 1}, {"enum": ["a", "c"]}]),
         "properties": lambda: {
             name: draw.choice([sub, lambda: {"enum": draw.sample([1, 2, "a"], 2)}])()
             for name in draw.sample(["a", "b"], draw.randint(1, 2))
