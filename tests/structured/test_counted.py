@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -55,6 +56,35 @@ def test_what_can_be_written_is_what_is_valid(make: ConstraintCompiler, bounds: 
             constraint = compiled(make, json=schema)
         written = [value for value in values() if constraint is not None and reachable(constraint, value)]
         assert written == valid
+
+
+PATTERNS: list[dict[str, Any]] = [{"^x": INTEGER}, {"^[xy]": INTEGER, "^z": {}}, {"^[a-d]": INTEGER}]
+
+
+@pytest.mark.parametrize("bounds", BOUNDS, ids=str)
+@pytest.mark.parametrize("patterns", PATTERNS, ids=str)
+def test_names_of_patterns_are_counted(make: ConstraintCompiler, bounds: Any, patterns: Any) -> None:
+    for properties, required, rest in itertools.product(PROPERTIES, ([], ["a"]), (False, True, INTEGER)):
+        schema = {
+            "type": "object", "properties": properties, "required": required, "patternProperties": patterns,
+            "additionalProperties": rest, **bounds,
+        }  # fmt: skip
+        judge = jsonschema.Draft202012Validator(schema)
+        valid = [value for value in values() if judge.is_valid(value)]
+        overlap = any(re.search(pattern, name) for pattern in patterns for name in properties)
+        if not valid or overlap:
+            continue  # nothing satisfies it, or names that are named and match a pattern: it may be refused
+        constraint = compiled(make, json=schema)
+        assert [value for value in values() if reachable(constraint, value)] == valid
+
+
+def test_one_of_many_properties_is_chosen(make: ConstraintCompiler) -> None:
+    many = {"type": "object", "properties": {f"p{at}": INTEGER for at in range(150)}, "maxProperties": 1}
+    constraint = compiled(make, json=many)
+    assert [reachable(constraint, value) for value in ({}, {"p149": 1}, {"q": 1})] == [True] * 3
+    assert not any(
+        reachable(constraint, value) for value in ({"p149": "s"}, {"p1": 1, "p2": 1}, {"p1": 1, "q": 1})
+    )
 
 
 def test_too_many_choices_are_refused_by_name(make: ConstraintCompiler) -> None:

@@ -16,6 +16,7 @@ from octavo.sampling.constraints import ConstraintError, full_mask
 from octavo.sampling.logits import allowed
 from octavo.structured import ConstraintCompiler, distinct
 from octavo.structured.distinct import Distinct
+from octavo.structured.grammar import Grammar
 from octavo.structured.json_walk import JsonWalk, Seen
 from octavo.structured.places import Place, places_of
 from support.grammars import END, VOCAB, ByteTokenizer, WordTokenizer, accepts, compiled, next_tokens
@@ -52,6 +53,7 @@ SCHEMAS: dict[str, Any] = {
     "range": array({"type": "integer", "minimum": 0, "maximum": 12}, minItems=3),
     "short": array({"type": "string", "maxLength": 1}),
     "pattern": array({"type": "string", "pattern": "^[ab]{1,2}$"}),
+    "endless pattern": array({"type": "string", "pattern": "^a*b$"}, minItems=3),
     "objects": array(NAMED),
     "few objects": array(closed(a={"type": "boolean"}, b={"enum": [1, "1"]})),
     "nested": array(array({"enum": [1, 2]}, minItems=1)),
@@ -68,6 +70,36 @@ SCHEMAS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def make() -> ConstraintCompiler:
     return ConstraintCompiler(ByteTokenizer())
+
+
+@pytest.mark.parametrize(
+    ("schema", "searches"),
+    [
+        (array({"type": "string"}), False),
+        (closed(a=array({"type": "string"}), b=array({"type": "string"}, maxItems=4)), False),
+        (array({"type": "string", "maxLength": 9}), True),
+        (array({"type": ["string", "integer"]}), True),
+        (array(array({"type": "string"})), True),
+        (array({"type": "string"}, prefixItems=[{"type": "null"}]), True),
+    ],
+)
+def test_where_all_strings_may_come_no_search_is_made_ready(
+    schema: Any, searches: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+
+    class Counted(Grammar):
+        def __init__(self, source: str, *given: Any) -> None:
+            made.append(source)
+            super().__init__(source, *given)
+
+    monkeypatch.setattr(distinct, "Grammar", Counted)
+    constraint = compiled(ConstraintCompiler(ByteTokenizer()), json=schema)
+    assert len(made) == 1 + searches
+    if not searches and schema["type"] == "array":
+        assert accepts(constraint, r'["", "a","ab", "\n", "b"]')
+        assert not accepts(constraint, r'["", "a","ab", "a"')
+        assert len(made) == 1
 
 
 @pytest.fixture(scope="module")
@@ -300,7 +332,7 @@ def test_the_work_grows_with_the_text(make: ConstraintCompiler, item: str) -> No
     ("schema", "why"),
     [
         ({"anyOf": [array({"type": "string"}), {"enum": [["a", "a"]]}]}, "one alternative"),
-        (array({"type": "string", "pattern": "^a*$"}, minItems=2), "minItems 2"),
+        (array({"type": "string", "pattern": "^a?$"}, minItems=2), "minItems 2"),
         (array({"type": "boolean"}, minItems=3), "minItems 3"),
         (array({**closed(), "patternProperties": {"^[xy]$": {"const": 1}}}), "named by patterns"),
     ],

@@ -144,12 +144,107 @@ def test_what_must_not_hold_is_worked_out(
         assert reachable(constraint, value) is (text in right), text
 
 
+BY_A, BY_B = (
+    {"type": "object", "patternProperties": {pattern: {"type": "integer"}}, "additionalProperties": False}
+    for pattern in ("^a", "b$")
+)
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "missed", "wrong"),
+    [
+        (
+            {"type": "object", "not": {"additionalProperties": {"type": "null"}}},
+            [{"a": 1}, {"a": 1, "b": "c"}],
+            [{"a": 1, "b": None}],
+            [{}, {"a": None}],
+        ),
+        ({"type": "object", "not": {"additionalProperties": False}}, [{"a": 1}, {"a": 1, "b": 2}], [], [{}]),
+        (
+            {**BY_A, "not": BY_B},
+            [{"a": 1}, {"ac": 1, "a": 2}],
+            [{"a": 1, "ab": 1}],
+            [{}, {"ab": 1}, {"b": 1}, {"a": "x"}],
+        ),
+        (
+            {"type": "object", "oneOf": [BY_A, BY_B]},
+            [{"a": 1}, {"b": 1, "cb": 2}],
+            [{"a": 1, "ab": 1}, {"b": 1, "ab": 2}],
+            [{}, {"ab": 1}, {"a": 1, "b": 1}, {"c": 1}],
+        ),
+        (
+            {"type": "object", "properties": {"a": {"type": "integer"}, "c": {}}, "required": ["a"],
+             "not": {"patternProperties": {"^x": {"type": "integer"}}, "properties": {"xb": {}}}},
+            [{"a": 1, "x": "s"}, {"a": 1, "xb": "s"}, {"a": 2, "xc": None, "x": "t"}],
+            [{"a": 1, "x": "s", "y": 1}, {"a": 1, "c": 1, "x": "s"}, {"a": 1, "x": "s", "xc": 2}],
+            [{}, {"a": 1}, {"a": "s"}, {"a": 1, "x": 1}, {"a": 1, "y": "s"}, {"x": "s"}],
+        ),
+    ],
+)  # fmt: skip
+def test_a_property_that_nobody_names_violates(
+    make: ConstraintCompiler, schema: dict[str, Any], right: list[Any], missed: list[Any], wrong: list[Any]
+) -> None:
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    assert all(map(judge.is_valid, (*right, *missed)))
+    assert not any(map(judge.is_valid, wrong))
+    assert [value for value in (*right, *missed, *wrong) if reachable(constraint, value)] == right
+    assert bool(written(schema)[1]) or not missed
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "missed", "wrong"),
+    [
+        ({"maxItems": 2, "contains": {"const": 1}}, [[1], [2, 1], [1, 1]], [], [[], [2], [2, 2], [1, 2, 3]]),
+        (
+            {"contains": {"const": 1}},
+            [[1], [2, 2, 2, 1], [1, *range(20)]],
+            [[2, 2, 2, 2, 1]],
+            [[], [2]],
+        ),
+        ({"contains": {"type": "integer"}, "items": {"type": "integer"}}, [[1], [1] * 20], [], [[], ["a"]]),
+        (
+            {"contains": {"const": 1}, "allOf": [{"contains": {"minimum": 2}, "maxItems": 3}],
+             "prefixItems": [{"const": 1}]},
+            [[1, 2], [1, "a", 2]],
+            [],
+            [[1], [2, 1], [1, 1]],
+        ),
+        ({"contains": {"const": 1}, "items": {"const": 2}, "prefixItems": [{}]}, [[1], [1, 2]], [], [[2, 1]]),
+    ],
+)  # fmt: skip
+def test_an_item_that_is_contained_is_one_of_the_first(
+    make: ConstraintCompiler, schema: dict[str, Any], right: list[Any], missed: list[Any], wrong: list[Any]
+) -> None:
+    schema = {"type": "array", **schema}
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    assert all(map(judge.is_valid, (*right, *missed)))
+    assert not any(map(judge.is_valid, wrong))
+    assert [value for value in (*right, *missed, *wrong) if reachable(constraint, value)] == right
+    assert bool(written(schema)[1]) or not missed
+
+
+def test_what_contains_what_cannot_be_is_refused(make: ConstraintCompiler) -> None:
+    with pytest.raises(InvalidRequestError, match="nothing can satisfy"):
+        compiled(make, json={"type": "array", "items": {"type": "string"}, "contains": {"type": "integer"}})
+
+
 @pytest.mark.parametrize(
     ("schema", "says"),
     [
-        ({"type": "string", "not": {"pattern": "\\ba"}}, "'not' with 'pattern'"),
+        ({"type": "string", "not": {"pattern": "(?<=ab)c"}}, "'not' with 'pattern'"),
         (
-            {"type": "object", "not": {"additionalProperties": {"type": "null"}}},
+            {"type": "object", "not": {"propertyNames": {"minLength": 2}}},
+            "'propertyNames' inside of an object that may have any",
+        ),
+        (
+            {
+                "type": "object",
+                "patternProperties": {"(?<=ab)c": {}},
+                "additionalProperties": False,
+                "not": {"additionalProperties": False},
+            },
             "'additionalProperties' inside of an object that may have any",
         ),
         ({"type": "number", "not": {"type": "integer"}}, "'not' with type integer"),
@@ -326,7 +421,11 @@ def a_schema(draw: random.Random, depth: int) -> Any:
         "items": sub,
         "prefixItems": lambda: [sub(), sub()],
         "maxItems": lambda: draw.choice([1, 2]),
-        "contains": lambda: True,
+        "contains": lambda: draw.choice([True, sub()]),
+        "patternProperties": lambda: {
+            pattern: sub() for pattern in draw.sample(["^a", "b", "^[bc]$", r"\bc"], draw.randint(1, 2))
+        },
+        "propertyNames": lambda: draw.choice([{"pattern": "^[ab]", "maxLength": 1}, {"enum": ["a", "c"]}]),
         "properties": lambda: {
             name: draw.choice([sub, lambda: {"enum": draw.sample([1, 2, "a"], 2)}])()
             for name in draw.sample(["a", "b"], draw.randint(1, 2))

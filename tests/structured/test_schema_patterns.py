@@ -9,7 +9,8 @@ import pytest
 
 from octavo.structured import ConstraintCompiler
 from octavo.structured.schema import normalize, value
-from octavo.structured.schema.patterns import overlap, regions, without
+from octavo.structured.schema.expressions import meet
+from octavo.structured.schema.patterns import apart, overlap, regions, without
 from octavo.structured.schema.value import matches_pattern
 from support.grammars import ByteTokenizer, compiled, reachable
 
@@ -41,13 +42,33 @@ def test_a_plain_pattern_matches_what_the_expression_does(pattern: str) -> None:
         assert matches_pattern(pattern, text) is value._matches(pattern, text), text
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ("^table ", "^view ", True),
+        ("^foreign table ", "^foreign data", True),
+        ("^a", "^ab", False),
+        ("^ab*$", "^ac", False),
+        ("^ab{0,1}$", "^ac", False),
+        ("^ab?$", "^a$", False),
+        ("^ab|c", "^c", False),
+        ("^a(b|c)", "^b", False),  # an alternative anywhere is not looked at
+        ("a", "^b", False),
+        ("^ab+", "^ac", True),
+    ],
+)
+def test_patterns_with_other_beginnings_are_apart(one: str, other: str, expected: bool) -> None:
+    assert apart(one, other) is apart(other, one) is expected
+    assert not apart(one, other) or meet((one, other)) is None
+
+
 def test_names_are_taken_out_of_a_pattern() -> None:
     assert not overlap(["^a$", "^b$"])
     found = without("^a", ["a", "a.b"])
     assert found is not None
     assert [text for text in ("a", "a.b", "axb", "ab", "b") if matches_pattern(found, text)] == ["axb", "ab"]
     assert without("^(a|b)$", ["a", "b"]) is None
-    assert without("\\ba", ["a"]) == "\\ba"
+    assert without("(?<=bb)a", ["a"]) == "(?<=bb)a"
 
 
 @pytest.mark.parametrize(

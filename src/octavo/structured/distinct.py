@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from octavo.sampling.logits import allowed
 from octavo.sampling.sampling_batch import U32
 from octavo.structured.grammar import ORIGINALS, Grammar, GrammarMatcher, GrammarVocabulary
 from octavo.structured.json_walk import JsonWalk, Mode
-from octavo.structured.places import Place
+from octavo.structured.places import Place, needs_search
 
 LONGEST = 24
 """Characters of a number that the search for another item writes: more than a double tells apart."""
@@ -48,24 +49,26 @@ def constraint_of(
         return Grammar(source, vocabulary, param, originals)
     plain = json.dumps(given)
     grammar = Grammar(plain, vocabulary, param, originals)
-    return Distinct(grammar, Grammar(plain, vocabulary.of_bytes, param, 1), [Place(*each) for each in places])
+    by_bytes = cache(lambda: Grammar(plain, vocabulary.of_bytes, param, 1))
+    known = [Place(*each) for each in places]
+    if needs_search(known):
+        by_bytes()
+    return Distinct(grammar, by_bytes, known)
 
 
 class Distinct:
     """A constraint (see sampling.constraints.Constraint).
 
     Args:
-        grammar: over the model's vocabulary; by_bytes: the same over bytes.
+        grammar: over the model's vocabulary; by_bytes: makes the same over bytes, once.
         places: of the schema (places.places_of).
     """
 
-    def __init__(self, grammar: Grammar, by_bytes: Grammar, places: Sequence[Place]) -> None:
+    def __init__(self, grammar: Grammar, by_bytes: Callable[[], Grammar], places: Sequence[Place]) -> None:
         self._grammar, self._by_bytes, self._places = grammar, by_bytes, places
 
     def start(self, output: Sequence[int]) -> DistinctMatcher:
-        matcher = DistinctMatcher(
-            self._grammar.start(()), self._by_bytes, _Probe(self._by_bytes.start(())), JsonWalk(self._places)
-        )
+        matcher = DistinctMatcher(self._grammar.start(()), _Probe(self._by_bytes), JsonWalk(self._places))
         matcher.append(output)
         return matcher
 
@@ -81,8 +84,8 @@ class Distinct:
 class DistinctMatcher:
     """One row's place in such a grammar, and in the text."""
 
-    def __init__(self, inner: GrammarMatcher, by_bytes: Grammar, probe: _Probe, walk: JsonWalk) -> None:
-        self._inner, self._by_bytes, self._probe, self._walk = inner, by_bytes, probe, walk
+    def __init__(self, inner: GrammarMatcher, probe: _Probe, walk: JsonWalk) -> None:
+        self._inner, self._probe, self._walk = inner, probe, walk
         self._vocabulary = inner.vocabulary
         self._twice = False  # somebody else's tokens hold an item twice
 
@@ -123,9 +126,7 @@ class DistinctMatcher:
         self._walk.keep()
 
     def fork(self) -> DistinctMatcher:
-        probe = _Probe(self._by_bytes.start(()))
-        probe.text += self._probe.text
-        other = DistinctMatcher(self._inner.fork(), self._by_bytes, probe, self._walk.copy())
+        other = DistinctMatcher(self._inner.fork(), self._probe.copy(), self._walk.copy())
         other._twice = self._twice
         return other
 
@@ -256,12 +257,29 @@ _ENOUGH = -1
 class _Probe:
     """The grammar over bytes, behind the row's text: brought there when it is asked."""
 
-    def __init__(self, matcher: GrammarMatcher) -> None:
+    def __init__(self, grammar: Callable[[], Grammar]) -> None:
         self.text = bytearray()
         self.began = 0.0
-        self._matcher = matcher.inner
+        self._grammar = grammar
         self._fed = 0
-        self._mask = full_mask(1, matcher.vocabulary.tokenizer.vocab_size)[0]
+
+    def copy(self) -> _Probe:
+        other = _Probe(self._grammar)
+        other.text += self.text
+        return other
+
+    @cached_property
+    def _row(self) -> GrammarMatcher:
+        return self._grammar().start(())
+
+    @cached_property
+    def _matcher(self) -> Any:
+        return self._row.inner
+
+    @cached_property
+    def _mask(self) -> U32:
+        found: U32 = full_mask(1, 32 * self._row.words)[0]
+        return found
 
     def go(self, text: bytes) -> None:
         """To the row's text, and this behind it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -112,7 +113,13 @@ def _normal(schema: Any) -> Any:
 def _normalized(schema: Any) -> Any:
     """normalize() with its patterns looked at before: it holds values against them, which compiles them."""
     _check(_patterns(schema))
-    return normalize(schema)
+    collects = gc.isenabled()
+    gc.disable()  # the collector would look again and again at what is being worked out, and free none of it
+    try:
+        return normalize(schema)
+    finally:
+        if collects:
+            gc.enable()
 
 
 def _check(expressions: Iterable[Expression]) -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from octavo.errors import UnsupportedError
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import frozen
+from octavo.structured.schema.expressions import is_endless
 
 UNIQUE = "uniqueItems"
 MAX_PLACES = 5_000
@@ -34,6 +35,7 @@ class Place(NamedTuple):
         string: any text of a string that is not finished can go on in MANY ways.
         number: the same of a number: "any"; "positive": if it has no sign and is not 0; "integer": if it is
             not 0; "": not known.
+        free: only strings may stand there, any of them.
     """
 
     names: Mapping[str, int] = {}
@@ -44,6 +46,7 @@ class Place(NamedTuple):
     roomy: bool = False
     string: bool = False
     number: str = ""
+    free: bool = False
 
 
 def places_of(schema: Any) -> list[Place]:
@@ -55,6 +58,14 @@ def places_of(schema: Any) -> list[Place]:
         UnsupportedError: what may stand at a place cannot be followed so, by name.
     """
     return _Builder(schema).places if _mentions(schema) else []
+
+
+def needs_search(places: Sequence[Place]) -> bool:
+    """Whether an array of distinct items may hold something else than strings of which all may come."""
+    return any(
+        place.unique and not all(places[item].free for item in (*place.prefix, place.items))
+        for place in places
+    )
 
 
 def without_unique(schema: Any) -> Any:
@@ -183,6 +194,7 @@ class _Builder:
             bool(alternatives) and all(self._count(each) >= MANY for each in alternatives),
             all(map(_is_open_string, alternatives)),
             _openness(alternatives),
+            bool(alternatives) and all(each == {"type": "string"} for each in alternatives),
         )
 
     def _unique(self, arrays: list[Any], lists: list[Any]) -> bool:
@@ -206,11 +218,18 @@ class _Builder:
             return
         firsts = [_item(array, at) for at in range(len(array.get("prefixItems", ())))]
         enough = all(self._count_at(each) >= MANY for each in firsts[:least])
-        if not enough or (len(firsts) < least and self._count_at(array.get("items", True)) < least):
+        if not enough or (len(firsts) < least and not self._has(array.get("items", True), least)):
             raise UnsupportedError(
                 f"JSON schema keyword {UNIQUE!r} with minItems {least} is only supported where there are "
                 "known to be so many items", PARAM,
             )  # fmt: skip
+
+    def _has(self, schema: Any, least: int) -> bool:
+        """Whether so many values may stand there, as far as can be told."""
+        return self._count_at(schema) >= least or any(
+            each.keys() == {"type", "pattern"} and is_endless(each["pattern"])
+            for each in self._alternatives(schema)
+        )
 
     def _check_order(self, alternatives: list[Any]) -> None:
         """Refuse items of few values that can be written in several orders: texts do not tell them apart."""

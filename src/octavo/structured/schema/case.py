@@ -24,6 +24,7 @@ class Case:
         bounds: keywords of numbers, strings, and sizes of arrays and objects, as they are.
         expressions: further ones that a string must match, beside the pattern.
         unique: no two items of an array are equal.
+        contained: subschemas each of which some item satisfies.
     """
 
     type: str
@@ -37,6 +38,7 @@ class Case:
     additional: Conjunction = frozenset()
     required: dict[str, None] = field(default_factory=dict)
     unique: bool = False
+    contained: tuple[int, ...] = ()
 
     @property
     def is_leaf(self) -> bool:
@@ -48,7 +50,8 @@ class Case:
         empty = not (
             self.bounds or self.expressions or self.prefix or self.items or self.properties or self.patterns
         )
-        return empty and not (self.additional or self.required or self.unique) and self.values is None
+        empty = empty and not (self.additional or self.required or self.unique or self.contained)
+        return empty and self.values is None
 
     @property
     def bounds_possible(self) -> bool:

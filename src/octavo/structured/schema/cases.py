@@ -27,7 +27,7 @@ from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.members import merge_array, merge_objects
 from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
 from octavo.structured.schema.outline import EVERYTHING, KINDS, TYPES, Alternative, Literal, Outline, outline
-from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.refs import Schemas, TooLargeError
 from octavo.structured.schema.value import holds
 
 MAX_CASES = 128
@@ -40,10 +40,6 @@ _COMBINES = (
 )  # fmt: skip
 _PLAIN = (KINDS.keys() | {"type", "const", "enum"}) - {"dependentRequired"}
 """Words that a value has to satisfy by itself."""
-
-
-class TooLargeError(UnsupportedError):
-    """With fewer alternatives it may be small enough."""
 
 
 class Cases:
@@ -72,6 +68,12 @@ class Cases:
     @property
     def narrow(self) -> tuple[UnsupportedError, ...]:
         return tuple(self._narrowed.values())
+
+    def close(self) -> None:
+        """Nothing more is worked out."""
+        self._negation.close()
+        if self._exact is not None:
+            self._exact.close()
 
     def of(self, conjunction: Conjunction) -> list[Case]:
         """The cases; none: nothing satisfies it.
@@ -126,7 +128,7 @@ class Cases:
         return [case for group in groups for case in group]
 
     def _leave_out(self, why: UnsupportedError) -> None:
-        self._left_out = self._left_out or why
+        self._left_out = self._left_out or why.with_traceback(None)  # whose frames hold all that is known
 
     # --- 1. multiplying out -------------------------------------------------------------------------
 
@@ -433,6 +435,13 @@ class Cases:
 
     def _violate(self, case: Case, violated: list[Literal]) -> list[Case]:
         cases = [case] if self._may_be(case) else []
+        for number in case.contained:
+            cases = [
+                each for one in cases for each in self._negation.contain(one, number) if self._may_be(each)
+            ]
+            self._schemas.spend(len(cases))
+            if len(cases) > MAX_CASES:
+                raise _too_many()
         why: LeftOutError | None = None
         for number, keyword, _ in violated:
             found: list[Case] = []

@@ -12,9 +12,13 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from octavo.structured.schema.expressions import UnreadableError, meet
 from octavo.structured.schema.negated import all_but
+from octavo.structured.schema.value import matches_pattern
 
 MAX_ALTERNATIVES = 64
+MAX_SINGLE = 200
+"""Where each has one property at most that may be left out: then they are short."""
 _BOUNDS = ("minProperties", "maxProperties")
 
 
@@ -40,15 +44,17 @@ def counted(schema: dict[str, Any]) -> Any:
     if not (optional and (least or most < math.inf)):
         low = {"minProperties": least} if least else {}
         return {**plain, **low, **({"maxProperties": most} if most < math.inf else {})}
-    if schema.get("patternProperties"):
+    others = _others(schema)
+    if others is None:
         return schema
     if most == math.inf and least == len(required) + 1:
         found = [{**plain, "required": [*required, name]} for name in optional]
-        return {"anyOf": [*found, *([] if closed else [_exactly(schema, required)])]}
+        return {"anyOf": [*found, *([] if closed else [_exactly(schema, required, others)])]}
     sizes = range(max(0, least - len(required)) if closed else 0, int(min(most, 99) - len(required)) + 1)
-    if sum(math.comb(len(optional), size) for size in sizes) > MAX_ALTERNATIVES:
+    limit = MAX_SINGLE if most <= len(required) + 1 else MAX_ALTERNATIVES
+    if sum(math.comb(len(optional), size) for size in sizes) > limit:
         return schema
-    found = [_exactly(schema, [*required, *more]) for more in _choices(optional, sizes)]
+    found = [_exactly(schema, [*required, *more], others) for more in _choices(optional, sizes)]
     return {"anyOf": found} if found else False
 
 
@@ -57,14 +63,31 @@ def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]
         yield from itertools.combinations(names, size)
 
 
-def _exactly(schema: dict[str, Any], names: list[str]) -> dict[str, Any]:
-    """Objects that have these of the named properties and none of the others."""
+def _others(schema: dict[str, Any]) -> dict[str, Any] | None:
+    """What properties must be that are not named, by patterns that no name matches twice; None: unknown."""
     places, rest = schema.get("properties", {}), schema["additionalProperties"]
+    patterns: dict[str, Any] = schema.get("patternProperties", {})
+    if any(matches_pattern(pattern, name) for pattern in patterns for name in places):
+        return None
+    if rest is False:
+        return patterns
+    called: str | None = all_but(list(places))
+    if patterns:
+        try:
+            called = meet((all_but(list(places)),), tuple(patterns))
+        except UnreadableError:
+            return None
+    return patterns if called is None else {**patterns, called: rest}
+
+
+def _exactly(schema: dict[str, Any], names: list[str], others: dict[str, Any]) -> dict[str, Any]:
+    """Objects that have these of the named properties and none of the others."""
+    places = schema.get("properties", {})
     made: dict[str, Any] = {"type": "object", "properties": {name: places[name] for name in names}}
     if names:
         made["required"] = names
-    if rest is False:
+    if not others or schema.get("maxProperties") == len(names):
         return {**made, "additionalProperties": False}
-    made["patternProperties"] = {all_but(list(places)): rest}
+    made["patternProperties"] = others
     bounds = {word: schema[word] for word in _BOUNDS if word in schema}
     return {**made, "additionalProperties": False, **bounds}

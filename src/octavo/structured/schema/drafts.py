@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.expressions import has_lookahead, without_lookahead
+from octavo.structured.schema.expressions import has_lookahead, with_escaped_braces, without_lookahead
 
 PARAM = "structured_outputs"
 NEWEST = 2020
@@ -77,10 +77,13 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
     if draft == 2019 and "$recursiveRef" in schema:
         raise UnsupportedError("JSON schema keyword '$recursiveRef' is not supported", PARAM)
     found = {word: value for word, value in schema.items() if word in SUPPORTED}
-    foreign = {word for word in found if _SINCE.get(word, 0) > draft}
-    _read_patterns(found)
-    _read_bounds(found, foreign, draft)
-    _read_items(found, draft)
+    foreign = {word for word in found if _SINCE.get(word, 0) > draft} if draft < NEWEST else set[str]()
+    if "pattern" in found or "patternProperties" in found:
+        _read_patterns(found)
+    if "exclusiveMinimum" in found or "exclusiveMaximum" in found:
+        _read_bounds(found, foreign, draft)
+    if "items" in found or "additionalItems" in found:
+        _read_items(found, draft)
     if "dependencies" in found:
         made = _read_dependencies(found)
         foreign |= made if draft > 7 else set()
@@ -90,23 +93,36 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
         del found["format"]
     if draft <= 7 and "$ref" in found:
         foreign |= found.keys() - {"$ref"}  # which used to hide what stands beside it
-    own = {word: value for word, value in found.items() if word not in foreign}
-    return found, own if foreign else found
+    if not foreign:
+        return found, found
+    return found, {word: value for word, value in found.items() if word not in foreign}
 
 
 def _read_patterns(found: dict[str, Any]) -> None:
     """Expressions without look-ahead: several, where one would be too large."""
     pattern, named = found.get("pattern"), found.get("patternProperties")
-    if isinstance(pattern, str) and has_lookahead(pattern):
-        found["pattern"], *more = without_lookahead(pattern)
-        if more:
-            others = found.get("allOf", [])
-            found["allOf"] = [*others, *({"pattern": each} for each in more)]
-    if isinstance(named, Mapping) and any(has_lookahead(str(each)) for each in named):
-        plain = {name: without_lookahead(str(name)) for name in named}
-        made = {parts[0] if len(parts) == 1 else name: named[name] for name, parts in plain.items()}
+    if isinstance(pattern, str):
+        pattern = found["pattern"] = with_escaped_braces(pattern)
+        if has_lookahead(pattern):
+            parts: list[Any] = [{"pattern": each} for each in without_lookahead(pattern)]
+            if parts:
+                found["pattern"] = parts.pop(0)["pattern"]
+            else:
+                del found["pattern"]
+                parts = [{"minLength": 1}, {"maxLength": 0}]
+            if parts:
+                found["allOf"] = [*found.get("allOf", []), *parts]
+    if isinstance(named, Mapping) and any("{" in str(each) or has_lookahead(str(each)) for each in named):
+        made = {called: part for name, part in named.items() for called in _names_of(str(name))}
         if len(made) == len(named):
             found["patternProperties"] = made
+
+
+def _names_of(pattern: str) -> tuple[str, ...]:
+    """A pattern of names without look-ahead; as it is, if that takes several."""
+    plain = with_escaped_braces(pattern)
+    parts = without_lookahead(plain) if has_lookahead(plain) else (plain,)
+    return parts if len(parts) == 1 else (plain,)
 
 
 def _read_bounds(found: dict[str, Any], foreign: set[str], draft: int) -> None:

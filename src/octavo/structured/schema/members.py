@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -23,7 +24,7 @@ def merge_array(schemas: Schemas, case: Case, number: int) -> None:
         if keyword in schema:
             case.tighten(keyword, schema[keyword])
     case.unique = case.unique or bool(schema.get("uniqueItems"))
-    _contains(case, schema)
+    _contains(schemas, case, schema)
     rest: Conjunction = frozenset()
     own = [_one(schemas, ids(part)) for part in schema.get("prefixItems", ())]
     if "items" in schema:
@@ -41,7 +42,7 @@ def merge_array(schemas: Schemas, case: Case, number: int) -> None:
     case.items = case.items | rest
 
 
-def _contains(case: Case, schema: Any) -> None:
+def _contains(schemas: Schemas, case: Case, schema: Any) -> None:
     if "contains" not in schema:
         return
     least, most = schema.get("minContains", 1), schema.get("maxContains")
@@ -52,7 +53,12 @@ def _contains(case: Case, schema: Any) -> None:
         if most is not None:
             case.tighten("maxItems", most)
         return
-    raise UnsupportedError("JSON schema keyword 'contains' is not supported", PARAM)
+    if least == 1 and most is None:
+        case.contained = (*case.contained, schemas.number(schema["contains"]))
+        return
+    raise UnsupportedError(
+        "JSON schema keyword 'contains' with 'minContains' or 'maxContains' is not supported", PARAM
+    )
 
 
 def _one(schemas: Schemas, number: int) -> Conjunction:
@@ -113,9 +119,20 @@ def merge_objects(
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
-    for name in names:  # a member obeys what each schema says of its name
-        own = case.properties.get(name, frozenset())
-        case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
+    if len(parts) == 1 and not patterned:
+        (only,) = parts
+        named = only.get("properties", {})
+        for name in names:
+            if name in named:
+                found = _one(schemas, schemas.number(named[name]))
+            else:
+                found = _rest(schemas, only, name)
+            known = case.properties.get(name)
+            case.properties[name] = found if not known else known | found
+    else:
+        for name in names:  # a member obeys what each schema says of its name
+            own = case.properties.get(name, frozenset())
+            case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     case.patterns |= _patterns(schemas, parts, patterned)
@@ -175,8 +192,8 @@ def _limit_names(
         elif names.type == "string" and names.is_free:
             case.additional = rest
             case.patterns |= given
-        elif names.type == "string":
-            case.patterns |= _both(_expression(names), given, rest)
+        elif names.type == "string" and (called := _expression(names)) is not None:
+            case.patterns |= _both(called, given, rest)
 
 
 def _both(called: str, given: dict[str, Conjunction], rest: Conjunction) -> dict[str, Conjunction]:
@@ -197,21 +214,25 @@ def _both(called: str, given: dict[str, Conjunction], rest: Conjunction) -> dict
     return found
 
 
-def _expression(names: Case) -> str:
-    """A regular expression of the strings of a case."""
+def _expression(names: Case) -> str | None:
+    """A regular expression of the strings of a case; None: there are none."""
     bounds = names.bounds
     if set(bounds) == {"pattern"} and not names.expressions:
         return str(bounds["pattern"])
     if not bounds and len(names.expressions) == 1:
         return names.expressions[0]
     least, most = bounds.get("minLength", 0), bounds.get("maxLength", "")
-    plain = set(bounds) <= {"minLength", "maxLength"} and not names.expressions
-    if not plain or max(least, most or 0) > _MAX_NAME:
+    sizes = rf"^[\s\S]{{{least},{most}}}$"
+    expressions = [*([bounds["pattern"]] if "pattern" in bounds else ()), *names.expressions]
+    if expressions and "format" not in bounds:
+        with suppress(UnreadableError, RecursionError):
+            return meet((*expressions, *([sizes] if bounds.keys() - {"pattern"} else ())))
+    if expressions or "format" in bounds or max(least, most or 0) > _MAX_NAME:
         words = [*bounds, *["pattern"][: len(names.expressions)]]
         raise UnsupportedError(
             f"JSON schema keyword 'propertyNames' with {' and '.join(words)} is not supported", PARAM
         )
-    return rf"^[\s\S]{{{least},{most}}}$"
+    return sizes
 
 
 def _member(schemas: Schemas, schema: Any, name: str) -> Conjunction:

@@ -14,7 +14,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, type_of
-from octavo.structured.schema.expressions import complement, literal
+from octavo.structured.schema.expressions import UnreadableError, complement, literal, meet
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import check_number, matches_pattern, satisfies
 
@@ -67,6 +67,11 @@ class Negation:
         self._schemas = schemas
         self._is_empty = is_empty
         self._leave_out = leave_out
+        self._never: Conjunction = frozenset({(schemas.number(False), True)})
+
+    def close(self) -> None:
+        """Nothing more is violated: forget whom to ask and tell."""
+        del self._is_empty, self._leave_out
 
     def apply(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
         """The cases within this one that violate the keyword.
@@ -140,7 +145,10 @@ class Negation:
     # --- objects ------------------------------------------------------------------------------------
 
     def _one_property(self, case: Case, number: int, keyword: str) -> Iterator[Case]:
-        """Some property violates a keyword about those that it does not name: one of those that are known."""
+        """Some property violates a keyword about those that it does not name.
+
+        It is one of those that are known, or if none of them can, one of the others.
+        """
         closed = not case.patterns and case.additional and self._is_empty(case.additional, False)
         found = False
         for name, member in case.properties.items():
@@ -148,11 +156,70 @@ class Negation:
                 found = True
                 properties = {**case.properties, name: member | {(part, False)}}
                 yield replace(case, properties=properties, required={**case.required, name: None})
-        if not closed:
-            where = " of an object that may have any properties"
-            if not found:
-                _refuse(keyword, where)
+        if closed:
+            return
+        where = " of an object that may have any properties"
+        if found:
             self._leave_out(_unlisted(keyword, where))
+            return
+        try:
+            others, whole = self._unnamed(case, number, keyword)
+        except (UnreadableError, RecursionError):
+            others, whole = [], False
+        if not (others or whole):
+            _refuse(keyword, where)
+        if not whole:
+            self._leave_out(_unlisted(keyword, where))
+        yield from others
+
+    def _unnamed(self, case: Case, number: int, keyword: str) -> tuple[list[Case], bool]:
+        """Cases in which there is a property that nobody names, and each of them violates the keyword.
+
+        So none of the others may be there that can be left out. The second: whether these are all cases in
+        which a property violates it that nobody names (none of them: no property can).
+
+        Raises:
+            UnreadableError: of some expression of names.
+        """
+        schema, ids = self._schemas.exact[number], self._schemas.number
+        patterns = schema.get("patternProperties", {})
+        names = set(case.properties)
+        aimed: list[tuple[tuple[str, ...], tuple[str, ...], int]]
+        if keyword == "additionalProperties":
+            aimed = [
+                ((), (*patterns, *_only(names.union(schema.get("properties", ())))), ids(schema[keyword]))
+            ]
+        elif keyword == "patternProperties":
+            aimed = [((pattern,), _only(names), ids(each)) for pattern, each in patterns.items()]
+        else:
+            return [], False
+        found: list[Case] = []
+        open_ = not (case.additional and self._is_empty(case.additional, False))
+        possible, whole = False, not open_ and len(aimed) == 1
+        whole = whole and case.properties.keys() <= case.required.keys()
+        for held, others, part in aimed:
+            violated = frozenset({(part, False)})
+            named = {name: part for name, part in case.properties.items() if name in case.required}
+            made = replace(case, properties=named, patterns={}, additional=self._never)
+            whole = whole and self._schemas[part] is False
+            for pattern, member in case.patterns.items():
+                self._schemas.spend(60)
+                called = meet((pattern, *held), others)
+                whole = whole and called is not None and meet((pattern,), (called,)) is None
+                if called is not None and not self._is_empty(member | violated, False):
+                    possible = True
+                    made.patterns[called] = member | violated
+            rest = case.additional | violated
+            if open_ and not self._is_empty(rest, False):
+                possible = True
+                self._schemas.spend(60)
+                if not (held or others or case.patterns):
+                    made.additional = rest
+                elif (called := meet(held, (*others, *case.patterns))) is not None:
+                    made.patterns[called] = rest
+            if made.patterns or made.additional != self._never:
+                found.append(_tighter(made, {"minProperties": len(made.required) + 1}))
+        return found, whole or not possible
 
     def _about(self, number: int, keyword: str, name: str) -> Iterator[int]:
         """The subschemas that the keyword holds against the property of this name."""
@@ -193,10 +260,35 @@ class Negation:
         for at in range(start, most):
             yield self._with_item(case, at, part)
 
-    def _with_item(self, case: Case, at: int, number: int) -> Case:
+    def contain(self, case: Case, number: int) -> Iterator[Case]:
+        """The cases within this one of an array in which some item satisfies the subschema."""
+        places = [*case.prefix, case.items]
+        if all(self._is_empty(place | {(number, False)}, True) for place in places):
+            yield _tighter(case, {"minItems": 1})
+            return
+        most = case.bounds.get("maxItems", MAX_PLACES + 1)
+        if case.items and self._is_empty(case.items, False):
+            most = min(most, len(case.prefix))
+        if most > MAX_PLACES:
+            self._leave_out(
+                UnsupportedError(
+                    "JSON schema keyword 'contains' of an array that may have any length is only followed "
+                    f"in its first {FEW_PLACES} items", PARAM,
+                )
+            )  # fmt: skip
+            most = FEW_PLACES
+        for at in range(most):
+            yield self._with_item(case, at, number, True)
+
+    def _with_item(self, case: Case, at: int, number: int, wanted: bool = False) -> Case:
         prefix = case.prefix + [case.items] * (at + 1 - len(case.prefix))
-        prefix[at] = prefix[at] | {(number, False)}
+        prefix[at] = prefix[at] | {(number, wanted)}
         return _tighter(replace(case, prefix=prefix), {"minItems": at + 1})
+
+
+def _only(names: set[str]) -> tuple[str, ...]:
+    """An expression of these names, if there are any."""
+    return (f"^(?:{'|'.join(map(literal, sorted(names)))})$",) if names else ()
 
 
 def _tighter(case: Case, bounds: dict[str, Any]) -> Case:

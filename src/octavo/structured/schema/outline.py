@@ -27,6 +27,9 @@ KINDS = {
     "unevaluatedProperties": "object", "dependentRequired": "object",
 }  # fmt: skip
 
+_SAYS_NOTHING = KINDS.keys() - {"required", "properties", "additionalProperties"}
+"""Words that tell nothing at a glance where they hold."""
+
 _ALL = frozenset(TYPES)
 _NAMES = frozenset([*TYPES, "integer"])
 _NONE: frozenset[Any] = frozenset()
@@ -75,7 +78,9 @@ class Outline:
             values = other.values if values is None else values & other.values
             if not values:
                 return None
-        if "object" in types and not (self._beside(other) and other._beside(self)):
+        if "object" in types and (
+            (self.needed and not self._beside(other)) or (other.needed and not other._beside(self))
+        ):
             types = types - {"object"}  # what is no object has no properties that contradict each other
             if not types:
                 return None
@@ -111,16 +116,20 @@ class Outline:
 
     def _beside(self, other: Outline) -> bool:
         """False: what the other one says of properties contradicts what objects need here."""
-        if not self.needed:
-            return True
         if not self.needed.isdisjoint(other.absent) or not (
             other.named is None or self.needed <= other.named
         ):
             return False
-        return not any(each.get(name) == number for name, number in self.broken for each in other.members)
+        for each in other.members:
+            for name, number in self.broken:
+                if each.get(name) == number:
+                    return False
+        return True
 
     def members_possible(self) -> bool:
         """False: a property that is needed has no value left."""
+        if not self.only:
+            return True
         left: dict[str, frozenset[Any]] = {}
         for name, values in self.only:
             if name in self.needed:
@@ -144,10 +153,16 @@ EVERYTHING = Outline()
 def outline(schemas: Schemas, literals: Iterable[Literal]) -> Outline | None:
     """Literals of one subschema; None: nothing satisfies them."""
     found: Outline | None = EVERYTHING
+    plain: list[Literal] = []
     for literal in dict.fromkeys(literals):
-        if found is not None:
+        if literal[2] and literal[1] in _SAYS_NOTHING:
+            plain.append(literal)
+        elif found is not None:
             found = found.meet(_outline(schemas, *literal))
-    return found
+    if found is None or not plain:
+        return found
+    held = frozenset((number, keyword) for number, keyword, _ in plain)
+    return replace(found, literals=(*found.literals, *plain), held=found.held | held)
 
 
 def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outline:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from octavo.structured.schema.expressions import UnreadableError, literal, meet
 
 MAX_PATTERNS = 8
 """Of one place, whose overlaps are looked for."""
 MAX_REGIONS = 24
+_BEGINNING = re.compile(r"\^((?:[A-Za-z0-9 _/:-](?![*?{]))+)(.*)", re.DOTALL)
 
 
 def overlap(patterns: Sequence[str]) -> bool:
@@ -17,7 +20,9 @@ def overlap(patterns: Sequence[str]) -> bool:
         return False
     try:
         return any(
-            meet((one, other)) is not None for at, one in enumerate(patterns) for other in patterns[:at]
+            not apart(one, other) and meet((one, other)) is not None
+            for at, one in enumerate(patterns)
+            for other in patterns[:at]
         )
     except (UnreadableError, RecursionError):
         return False
@@ -32,16 +37,38 @@ def regions(patterns: Sequence[str]) -> dict[str, frozenset[str]]:
     found: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {((), ()): ""}
     for pattern in patterns:
         split: dict[tuple[tuple[str, ...], tuple[str, ...]], str] = {}
-        for held, others in found:
+        for (held, others), known in found.items():
             for key in (((*held, pattern), others), (held, (*others, pattern))):
                 if not key[0]:
                     split[key] = ""
-                elif (expression := meet(*key)) is not None:
+                elif key[0] == held and any(apart(pattern, each) for each in held):
+                    split[key] = known
+                elif (expression := _region(*key)) is not None:
                     split[key] = expression
         if len(split) > MAX_REGIONS:
             raise UnreadableError
         found = split
     return {expression: frozenset(held) for (held, _), expression in found.items() if held}
+
+
+def _region(held: tuple[str, ...], others: tuple[str, ...]) -> str | None:
+    if any(apart(one, other) for at, one in enumerate(held) for other in held[:at]):
+        return None
+    others = tuple(other for other in others if not any(apart(other, each) for each in held))
+    return meet(held, others) if others or len(held) > 1 else held[0]
+
+
+def apart(one: str, other: str) -> bool:
+    """Whether no text matches both, as their beginnings tell: ^table and ^view."""
+    mine, its = _beginning(one), _beginning(other)
+    return not (mine.startswith(its) or its.startswith(mine))
+
+
+@lru_cache(256)
+def _beginning(pattern: str) -> str:
+    """Characters that each text begins with that matches."""
+    found = _BEGINNING.fullmatch(pattern)
+    return found[1] if found is not None and "|" not in found[2] else ""
 
 
 def without(pattern: str, names: Iterable[str]) -> str | None:

@@ -22,6 +22,11 @@ SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "pro
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitions"])  # they demand nothing
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
+_HOLDS_SOME = frozenset([*SINGLE, *LISTS, *MAPS])
+
+
+class TooLargeError(UnsupportedError):
+    """With fewer alternatives it may be small enough."""
 
 
 class Schemas:
@@ -43,6 +48,7 @@ class Schemas:
         self._alike: dict[int, int] = {}  # the first subschema that says the same
         self._first: dict[Any, int] = {}
         self._left = MAX_WORK
+        self._parts = 0
         self._add(schema, "", NEWEST, 0)
 
     @property
@@ -54,11 +60,15 @@ class Schemas:
         """Count work.
 
         Raises:
-            UnsupportedError: it is more than MAX_WORK in all.
+            TooLargeError: it is more than MAX_WORK in all.
         """
         self._left -= steps
         if self._left < 0:
-            raise UnsupportedError("the JSON schema has too many combinations of its parts", PARAM)
+            raise TooLargeError("the JSON schema has too many combinations of its parts", PARAM)
+
+    def __len__(self) -> int:
+        """How many subschemas of the whole are known."""
+        return self._parts
 
     def __getitem__(self, number: int) -> Any:
         return self._nodes[number]
@@ -204,6 +214,7 @@ class Schemas:
             raise InvalidRequestError(
                 f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
+        self._parts += 1
         draft = draft_of(given, draft)
         schema, own = read(given, draft)
         base = self._enter(given, base, draft)
@@ -250,6 +261,8 @@ class _Exact(Schemas):
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
+    if _HOLDS_SOME.isdisjoint(schema):
+        return
     for keyword in SINGLE:
         if keyword in schema:
             yield schema[keyword]

@@ -18,16 +18,19 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.cases import MAX_CASES, Cases, TooLargeError
-from octavo.structured.schema.counted import MAX_ALTERNATIVES, counted
+from octavo.structured.schema.cases import MAX_CASES, Cases
+from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_SINGLE, counted
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
+from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
-from octavo.structured.schema.refs import Schemas
+from octavo.structured.schema.refs import MAX_SUBSCHEMAS, Schemas, TooLargeError
 from octavo.structured.schema.value import matches_pattern
 
 FEWEST = 12
-"""Ways to violate something that are kept at one place where a schema would be too large with all."""
+"""Ways to violate something that are kept at a place of a large schema, or of one that all make too large."""
+MANY_PARTS = 150
+"""A schema of more subschemas is large."""
 MAX_DEFINITIONS = 2_000
 MAX_ARRAYS = 1_000
 MAX_PROPERTIES = 900
@@ -42,25 +45,27 @@ PARTLY = {
     "$dynamicRef": "where there is one $dynamicAnchor of the name, or the outermost resource has one",
     "$ref": "within the schema; nothing is fetched",
     "additionalItems": "after a list of items, which is what prefixItems is now",
-    "contains": "where it asks for nothing, or is true or {}",
+    "contains": "of one item, which is one of the first 4 where there is no maxItems of at most 16; with "
+    "minContains and maxContains where it is true or {}",
     "dependencies": "not beside the keyword that it has become, of names or of schemas",
     "exclusiveMaximum": "a number, or as in draft 4 a boolean",
     "exclusiveMinimum": "a number, or as in draft 4 a boolean",
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
-    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most; not "
-    "beside patternProperties then",
+    "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most, or "
+    f"{MAX_SINGLE} of which one may come; beside patternProperties where no name matches twice",
     "minProperties": "as maxProperties, but for one more than the required ones",
     "multipleOf": "one number for a place",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
-    "and enum of arrays and objects; around items, additionalProperties, propertyNames and patternProperties "
-    "by properties that are named and by one of the first items. Of several ways to violate something those "
-    "that are not followed are left out, and so are the most demanding ones where there are too many",
+    "and enum of arrays and objects; around items by one of the first; around additionalProperties, "
+    "propertyNames and patternProperties by properties that are named, or (not propertyNames) if none of "
+    "them can by all others. Of several ways to violate something those that are not followed "
+    "are left out, and so are the most demanding ones where there are too many",
     "oneOf": "where of each alternative something is left that violates those that may overlap (see not)",
-    "pattern": "no look-behind, no back-references; look-ahead that is not repeated",
+    "pattern": "no back-references; look-behind for one character; look-ahead that is not repeated",
     "patternProperties": "of several schemas that are merged at a place where the patterns can be told apart",
     "prefixItems": "beside items only in draft 2020-12",
-    "propertyNames": "const, enum, one pattern, or lengths",
+    "propertyNames": "const, enum, patterns and lengths",
     "unevaluatedItems": "beside items, prefixItems, $ref and allOf; not beside anyOf, oneOf, if or contains",
     "unevaluatedProperties": "beside properties, $ref, allOf; not beside anyOf, oneOf, if, dependentSchemas",
     "uniqueItems": "of several alternatives at a place for all, if for one; with minItems where there are "
@@ -81,14 +86,24 @@ def normalize(schema: Any) -> Any:
 
 def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
     """The same, and why it allows less than the schema does; nothing: it is equivalent."""
+    schemas = Schemas(schema)
+    if len(schemas) > MANY_PARTS:
+        with suppress(LeftOutError):
+            return _written(schemas, FEWEST)
+        return _written(Schemas(schema), MAX_CASES)
     with suppress(TooLargeError):
-        return _written(schema, MAX_CASES)
-    return _written(schema, FEWEST)
+        return _written(schemas, MAX_CASES, MANY_PARTS)
+    return _written(Schemas(schema), FEWEST)
 
 
-def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]:
-    writer = _Writer(Schemas(schema), most)
-    root = writer.place(frozenset({(0, True)}))
+def _written(
+    schemas: Schemas, most: int, parts: int = MAX_SUBSCHEMAS
+) -> tuple[Any, tuple[UnsupportedError, ...]]:
+    writer = _Writer(schemas, most, parts)
+    try:
+        root = writer.place(frozenset({(0, True)}))
+    finally:
+        writer.close()
     if root is False:
         raise InvalidRequestError("nothing can satisfy this JSON schema", PARAM)
     if root is True:
@@ -98,16 +113,25 @@ def _written(schema: Any, most: int) -> tuple[Any, tuple[UnsupportedError, ...]]
     return root, writer.narrow
 
 
+_SHORT = frozenset(["type", "$ref"])
+"""Of a schema with no other words nothing is gained by a name."""
+
+
 class _Writer:
     """Writes conjunctions as plain schemas; those met again, under a name in $defs."""
 
-    def __init__(self, schemas: Schemas, most: int) -> None:
+    def __init__(self, schemas: Schemas, most: int, parts: int) -> None:
         self._schemas = schemas
         self._cases = Cases(schemas, most)
+        self._parts = parts
         self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
         self._places: dict[Conjunction, Any] = {}
         self._named = 0
+
+    def close(self) -> None:
+        """Let go of what refers to itself, so that it is freed at once and not by the collector."""
+        self._cases.close()
 
     @property
     def narrow(self) -> tuple[UnsupportedError, ...]:
@@ -122,9 +146,21 @@ class _Writer:
         if found is None:
             found = self._place(conjunction)
             self._places[conjunction] = found
+        elif isinstance(found, dict) and not (found.keys() <= _SHORT):
+            self._name(found)
         return found
 
+    def _name(self, leaf: dict[str, Any]) -> None:
+        """Give a schema that is met again a name, where it stands already too: llguidance reads it once."""
+        if len(leaf.get("enum", (None, None))) > 1:
+            name = f"v{len(self.definitions)}"
+            self.definitions[name] = dict(leaf)
+            leaf.clear()
+            leaf["$ref"] = f"#/$defs/{name}"
+
     def _place(self, conjunction: Conjunction) -> Any:
+        if len(self._schemas) > self._parts:  # more came to light by a $ref into an annotation
+            raise TooLargeError("the JSON schema is too large when written out", PARAM)
         cases = self._cases.of(conjunction)
         if not cases:
             return False
