@@ -107,9 +107,26 @@ template <bool EXPANDED> struct U5Quads {
 
 using U5 = U5Quads<false>;
 
-// Half a block of K6. 4 products of at most 63 x 127 add up to 32,004 in int16. One half of the rows after the other, as U5.
+#ifdef VNNI256
+enum : int64_t { BYTES_BY_ROWS = 0 };
+// Quad j of C tokens to the sums of both halves of the rows.
+template <int C> SIMD void add_quads(__m256i w0, __m256i w1, const int8_t* q, int j, __m256i (&c)[C][2]) {
+    UNROLL for (int m = 0; m < C; m++) {
+        const __m256i b = quad(q, j * C + m);
+        c[m][0] = DPBUSD(c[m][0], w0, b);
+        c[m][1] = DPBUSD(c[m][1], w1, b);
+        KEEP(c[m][0]);
+        KEEP(c[m][1]);
+    }
+}
+#else
+enum : int64_t { BYTES_BY_ROWS = 1 };
+#endif
+
+// Half a block of K6. 4 products of at most 63 x 127 add up to 32,004 in int16. AVX2 takes one half of the rows after the other, as U5;
+// with VNNI256 the registers hold both, and each token's quad is loaded once for them.
 template <bool EXPANDED> struct U6Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 384, part_bytes = bytes / 2, parts = 2, quads = 4, dot_by_scale = 0, grouped = 0, by_rows = 1 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 384, part_bytes = bytes / 2, parts = 2, quads = 4, dot_by_scale = 0, grouped = 0, by_rows = BYTES_BY_ROWS };
     SIMD __m256i weights(const uint8_t* w, __m256i pairs, int quad, int rows) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 2, rows);
         if (EXPANDED) return v;
@@ -117,6 +134,16 @@ template <bool EXPANDED> struct U6Quads {
         return _mm256_or_si256(nibbles(v, quad < 2 ? 0 : 4), _mm256_and_si256(bits, _mm256_set1_epi8(48)));
     }
     SIMD __m256i pairs_of_bits(const uint8_t* w, int rows) { return EXPANDED ? _mm256_setzero_si256() : load_rows(w, 2, rows); }
+#ifdef VNNI256
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C][2]) {
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int j = 0; j < 4; j++) {
+            const __m256i w0 = weights(w, pairs_of_bits(w, 0), j, 0), w1 = weights(w, pairs_of_bits(w, 1), j, 1);
+            add_quads<C>(w0, w1, q, j, c);
+        }
+    }
+    SIMD __m256i widened(__m256i c) { return c; }
+#else
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C], int rows) {
         const __m256i pairs = pairs_of_bits(w, rows);
         UNROLL for (int m = 0; m < C; m++) c[m] = _mm256_set1_epi32(sum[m]);
@@ -124,51 +151,44 @@ template <bool EXPANDED> struct U6Quads {
             const __m256i x0 = weights(w, pairs, j, rows), x1 = weights(w, pairs, j + 1, rows);
             UNROLL for (int m = 0; m < C; m++) {
                 const __m256i b0 = quad(q, j * C + m), b1 = quad(q, (j + 1) * C + m);
-#ifdef VNNI256
-                c[m] = DPBUSD(DPBUSD(c[m], x0, b0), x1, b1);
-#else
                 const __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(x0, b0), _mm256_maddubs_epi16(x1, b1));
                 c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
-#endif
                 KEEP(c[m]);
             }
         }
     }
+#endif
 };
 
 using U6 = U6Quads<false>;
 
-// U4's bytes, each nibble the code of a number, which is met as S8.
+// U4's bytes, each nibble the code of a number, which is met as S8. Rows as U6's.
 struct C4 {
-    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0, by_rows = 1 };
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0, by_rows = BYTES_BY_ROWS };
     SIMD __m256i code() { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)kIQ4)); }
     SIMD __m256i weights(const uint8_t* w, __m256i numbers, int quad, int rows) {
         return _mm256_shuffle_epi8(numbers, nibbles(load_rows(w, quad % 4, rows), quad));
     }
-    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C], int rows) {
 #ifdef VNNI256
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C][2]) {
         const __m256i numbers = _mm256_xor_si256(code(), _mm256_set1_epi8((char)0x80)); // to u8
-        UNROLL for (int m = 0; m < C; m++) c[m] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int j = 0; j < 8; j++) add_quads<C>(weights(w, numbers, j, 0), weights(w, numbers, j, 1), q, j, c);
+    }
+    SIMD __m256i widened(__m256i c) { return c; }
 #else
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t*, __m256i (&c)[C], int rows) {
         const __m256i numbers = code(), ones = _mm256_set1_epi16(1);
         UNROLL for (int m = 0; m < C; m++) c[m] = _mm256_setzero_si256();
-#endif
         UNROLL for (int j = 0; j < 8; j++) {
-            const __m256i v = weights(w, numbers, j, rows);
-#ifndef VNNI256
-            const __m256i size = _mm256_abs_epi8(v);
-#endif
+            const __m256i v = weights(w, numbers, j, rows), size = _mm256_abs_epi8(v);
             UNROLL for (int m = 0; m < C; m++) {
-                const __m256i b = quad(q, j * C + m);
-#ifdef VNNI256
-                c[m] = DPBUSD(c[m], v, b);
-#else
-                c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(b, v)), ones));
-#endif
+                c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(quad(q, j * C + m), v)), ones));
                 KEEP(c[m]);
             }
         }
     }
+#endif
 };
 
 template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part; SHIFTED: u8 already
@@ -258,17 +278,17 @@ SIMD void add_block_by_rows(const uint8_t* w, const uint8_t* scales, const int8_
 
 template <int C, int TABLES, int MIN, class W>
 SIMD void add_block(const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
-    constexpr int64_t table = table_bytes(TABLES == kSingle);
-    const uint8_t* steps = w + W::bytes; // never with two parts
-    UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+    constexpr int64_t table = TABLES == kSteps ? 0 : table_bytes(TABLES == kSingle), minima = tables_of(TABLES, W::parts, kNoMinima);
+    const uint8_t* steps = w + W::bytes;
+    UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C, steps += kPanel) {
         __m256i c[C][2];
         W::template dot<C, MIN != kNoMinima>(w + part * W::part_bytes, q, sum, c);
         const __m256 s0 = block_scales<TABLES>(scales + part * table, 0, steps);
         const __m256 s1 = block_scales<TABLES>(scales + part * table, 1, steps);
         __m256 n0, n1;
-        if (MIN) { // nor with two parts
-            n0 = block_minima<TABLES, MIN>(s0, scales + table, 0, steps + kPanel);
-            n1 = block_minima<TABLES, MIN>(s1, scales + table, 1, steps + kPanel);
+        if (MIN) { // never with two parts
+            n0 = block_minima<TABLES, MIN>(s0, scales + minima, 0, steps + kPanel);
+            n1 = block_minima<TABLES, MIN>(s1, scales + minima, 1, steps + kPanel);
         }
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
@@ -302,6 +322,34 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
         at.next(bytes, tables_of(TABLES, W::parts, MIN));
     }
 }
+
+// What many tokens will meet is taken apart once; so six bits are with VNNI256, too.
+#define EXPANDED_U6 U6Quads<true>
+
+// Steps with their scales, in f32.
+SIMD void expand_steps(int parts, bool minima, const uint8_t* from, const uint8_t* steps, float* to) {
+    for (int i = 0; i < 2 * parts; i++) vstore(to + 8 * i, block_scales<kSteps>(from, i % 2, steps + i / 2 * kPanel));
+    for (int i = 0; i < 2 && minima; i++) vstore(to + 16 + 8 * i, block_scales<kSteps>(from + 32, i, steps + kPanel));
+}
+
+SIMD __m256i expanded_weights(const U6&, const uint8_t* w, int quad, int half) {
+    w += quad / 4 * U6::part_bytes;
+    return U6::weights(w, U6::pairs_of_bits(w, half), quad % 4, half);
+}
+SIMD void expand_six_bits(const Matrix& w, const uint8_t* panel, uint8_t* to) {
+    const int64_t blocks = w.k / kBlock, bytes = value_bytes(w.layout), size = tables_bytes(w);
+    Blocks<true> at{.w = panel, .group = w.group};
+    for (int64_t b = 0; b < blocks; b++, to += EXPANDED_U6::bytes + 64 * U6::parts) {
+        at.begin(bytes);
+        UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(U6{}, at.w, i / 2, i % 2));
+        expand_steps(U6::parts, false, at.tables, at.w + U6::bytes, (float*)(to + EXPANDED_U6::bytes));
+        at.next(bytes, size);
+    }
+}
+
+#ifdef VNNI256
+__attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t* to) { expand_six_bits(w, w.data + p * w.panel_bytes, to); }
+#endif
 
 #ifndef VNNI256
 // With integer scales (types.h) what widens the sums multiplies them by their scale. Exact, as a dot product times its
@@ -367,16 +415,9 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
 
-// Taking nibbles apart costs a tenth of a tile's instructions. So what many tokens will meet is taken apart once.
+// Taking nibbles apart costs a tenth of a tile's instructions.
 #define EXPANDED_U4 U4Quads<true>
 #define EXPANDED_U5 U5Quads<true>
-#define EXPANDED_U6 U6Quads<true>
-
-// Steps with their scales, in f32.
-SIMD void expand_steps(int parts, bool minima, const uint8_t* from, const uint8_t* steps, float* to) {
-    for (int i = 0; i < 2 * parts; i++) vstore(to + 8 * i, block_scales<kSteps>(from, i % 2, steps + i / 2 * kPanel));
-    for (int i = 0; i < 2 && minima; i++) vstore(to + 16 + 8 * i, block_scales<kSteps>(from + 32, i, steps + kPanel));
-}
 
 // Tables too: integers repeated, minima in the rows' units; or all in f32.
 template <bool UNITS> SIMD void expand_tables(int minima, bool wide, const float* units, const uint8_t* from, float* to) {
@@ -392,10 +433,6 @@ template <bool UNITS> SIMD void expand_tables(int minima, bool wide, const float
 
 SIMD __m256i expanded_weights(const U4&, const uint8_t* w, int quad, int half) { return U4::weights(w, quad, half); }
 SIMD __m256i expanded_weights(const U5&, const uint8_t* w, int quad, int half) { return U5::weights(w, U5::fifth_bits(w, half), quad, half); }
-SIMD __m256i expanded_weights(const U6&, const uint8_t* w, int quad, int half) {
-    w += quad / 4 * U6::part_bytes;
-    return U6::weights(w, U6::pairs_of_bits(w, half), quad % 4, half);
-}
 SIMD __m256i expanded_weights(const C4&, const uint8_t* w, int quad, int half) { return C4::weights(w, C4::code(), quad, half); }
 
 template <class W, bool UNITS, bool STEPS = false> SIMD void expand_blocks(const Matrix& w, const uint8_t* panel, const float* units, uint8_t* to) {
@@ -417,7 +454,7 @@ __attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t*
     const float* units = units_of(w, p);
     if (w.layout == Layout::K4) expand_blocks<U4, false, true>(w, panel, units, to);
     else if (w.layout == Layout::K5) expand_blocks<U5, false, true>(w, panel, units, to);
-    else if (w.layout == Layout::K6) expand_blocks<U6, false, true>(w, panel, units, to);
+    else if (w.layout == Layout::K6) expand_six_bits(w, panel, to);
     else if (w.layout == Layout::C4) expand_blocks<C4, false, true>(w, panel, units, to);
     else if (w.layout == Layout::U5) expand_blocks<U5, false>(w, panel, units, to);
     else if (units) expand_blocks<U4, true>(w, panel, units, to);

@@ -10,7 +10,7 @@
 //
 // The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or U6 or C4 or S8 or S8By16, TABLES, MIN>, one of Tables and of Minima. K4 is met
 // as U4 is, K5 as U5, K6 as S8By16 and C4 as S8: a step times its scale is exact, so they have the bits of f32 scales. Where it pays there are
-// EXPANDED_U4 to EXPANDED_U6 with expand_panel: panels in a form that costs more memory and less time for each token.
+// EXPANDED_U6, and EXPANDED_U4 and EXPANDED_U5 beside it, with expand_panel: panels in a form that costs more memory and less time for each token.
 
 #include "steps.inl"
 
@@ -20,6 +20,8 @@ int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     const bool one_level = w.layout == Layout::U4 || w.layout == Layout::U5;
     if (one_level || (has_steps(w.layout) && !is_few_bits(w.layout)))
         return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + (w.minima || w.layout == Layout::K6)));
+#elif defined(EXPANDED_U6)
+    if (w.layout == Layout::K6) return w.k / kBlock * (EXPANDED_U6::bytes + 64 * EXPANDED_U6::parts);
 #endif
     return 0;
 }
@@ -36,6 +38,8 @@ bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) 
     case Layout::C4: return tokens >= 12;
     default: return false;
     }
+#elif defined(EXPANDED_U6)
+    return w.layout == Layout::K6 && tokens >= 24;
 #else
     return false;
 #endif
@@ -85,8 +89,10 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
         if (w.minima) return panels_of<C, P, EXPANDED_U4, kSingle, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
         return panels_of<C, P, EXPANDED_U4, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     }
-    if (expanded && w.layout == Layout::K6) return panels_of<C, P, EXPANDED_U6, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     if (expanded && w.layout == Layout::C4) return panels_of<C, P, S8, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+#endif
+#ifdef EXPANDED_U6
+    if (expanded && w.layout == Layout::K6) return panels_of<C, P, EXPANDED_U6, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #endif
     if (w.layout == Layout::K4) return panels_of<C, P, U4, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
     if (w.layout == Layout::K5) return panels_of<C, P, U5, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
@@ -224,7 +230,7 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
         for (int64_t p = begin, count; p < end; p += count) {
             count = panels_at_once(a, end - p);
             for (int64_t i = 0; joins && i < count; i++) any_join_panel(w, p + i, a.a.m == 1, expanded + i * a.w.panel_bytes);
-#ifdef EXPANDED_U4
+#ifdef EXPANDED_U6
             if (expanded && !joins) expand_panel(w, p, expanded);
 #endif
             const int64_t next = panels_at_once(a, end - p - count);
