@@ -138,7 +138,11 @@ template <bool EXPANDED> struct U6Quads {
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C][2]) {
         UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
         UNROLL for (int j = 0; j < 4; j++) {
-            const __m256i w0 = weights(w, pairs_of_bits(w, 0), j, 0), w1 = weights(w, pairs_of_bits(w, 1), j, 1);
+            __asm__("" : "+r"(w)); // or the pairs stay in two registers, which there are not beside the sums
+            __m256i w0 = weights(w, pairs_of_bits(w, 0), j, 0);
+            KEEP(w0);
+            __m256i w1 = weights(w, pairs_of_bits(w, 1), j, 1);
+            KEEP(w1);
             add_quads<C>(w0, w1, q, j, c);
         }
     }
@@ -281,6 +285,7 @@ SIMD void add_block(const uint8_t* w, const uint8_t* scales, const int8_t* q, co
     constexpr int64_t table = TABLES == kSteps ? 0 : table_bytes(TABLES == kSingle), minima = tables_of(TABLES, W::parts, kNoMinima);
     const uint8_t* steps = w + W::bytes;
     UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C, steps += kPanel) {
+        if (part && C > 1) __asm__("" : "+r"(out)); // as in dot_panel
         __m256i c[C][2];
         W::template dot<C, MIN != kNoMinima>(w + part * W::part_bytes, q, sum, c);
         const __m256 s0 = block_scales<TABLES>(scales + part * table, 0, steps);
