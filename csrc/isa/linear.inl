@@ -26,7 +26,7 @@ int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     return 0;
 }
 
-// Whether so many tokens, met at once, pay for expanding a panel.
+// Whether so many tokens, met at once, pay for expanding a panel. (With AVX-512 none do: docs/decisions/0036.)
 bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) {
 #ifdef EXPANDED_U4
     switch (w.layout) {
