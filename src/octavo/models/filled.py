@@ -67,10 +67,10 @@ def _values(layout: Layout, form: Array, k: int, rng: np.random.Generator) -> Ar
     codes = rng.integers(0, 256, TEMPLATE, np.uint8)
     if layout is Layout.F8:
         codes &= F8_SMALL | 0x80
-    values = np.resize(codes.view(form.dtype), form.shape)
+    values = np.resize(codes, form.shape)
     if layout in (Layout.K4, Layout.K5):
         values[:, :, -2:] &= LARGEST_STEP
-    return values
+    return values.view(form.dtype)
 
 
 def _constant(form: Array, value: float) -> Array:
