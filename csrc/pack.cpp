@@ -154,15 +154,16 @@ struct Job {
             return;
         }
         if (m.layout == Layout::S8Cut) return cut_lane(panel, lane, s, row);
-        const bool fifth = m.layout == Layout::U5; // its bits come first
-        const bool steps = has_steps(m.layout); // its last two bytes
+        const bool fifth = m.layout == Layout::U5 || m.layout == Layout::K5; // its bits come first
+        const int64_t steps = step_bytes(m.layout) / kPanel; // its last bytes
         const int64_t quads = value_bytes(m.layout) / (kPanel * 4) - fifth, scales = scale_tables(m.layout);
         for (int64_t b = 0; b < m.k / kBlock; b++, from += s.block_stride) {
             to = data + panel * m.panel_bytes + values_at(m, b);
             const uint8_t* values = from + 4 * fifth;
             for (int64_t q = 0; q < quads; q++) std::memcpy(to + (q * kPanel + lane) * 4, values + 4 * q, 4);
             if (fifth) spread_bits(from, to + (quads * kPanel + lane) * 4);
-            for (int64_t half = 0; steps && half < 2; half++) to[(quads * kPanel * 4) + lane * 2 + half] = values[quads * 4 + half];
+            uint8_t* behind = to + (quads + fifth) * kPanel * 4;
+            for (int64_t i = 0; i < steps; i++) behind[is_few_bits(m.layout) ? lane * 2 + i : i * kPanel + lane] = values[quads * 4 + i];
             if (b % m.group) continue;
             const int64_t group = b / m.group;
             uint8_t* table = to + value_bytes(m.layout);
@@ -222,8 +223,9 @@ std::shared_ptr<PackedMatrix> pack(Pool& pool, WeightArena& arena, const Matrix&
     if (layout == Layout::S8Cut && (gated || as.minima || as.group != 1)) throw std::invalid_argument("a head has neither gates nor minima");
     if (as.group < 1 || (as.group > 1 && !is_coded(layout) && (k % (kBlock * as.group) || (layout != Layout::U4 && layout != Layout::S8 && !has_steps(layout)))))
         throw std::invalid_argument("groups are of U4 and S8, and divide the columns");
-    if (has_steps(layout) && (as.group != 8 || wide || as.minima != (layout == Layout::U2)))
-        throw std::invalid_argument("U2 and U3 have f16 scales of 256 columns, U2 minima too");
+    const bool one_block = layout == Layout::C4 && as.group == 1;
+    if (has_steps(layout) && ((as.group != 8 && !one_block) || wide || as.minima != has_step_minima(layout)))
+        throw std::invalid_argument("scales in two levels are f16, of 256 columns, with minima where the layout has them");
     if (as.zeros && (layout != Layout::U4 || wide || !as.minima)) throw std::invalid_argument("zero points are of U4 with f16 scales");
     if (!order.empty() && static_cast<int64_t>(order.size()) != k) throw std::invalid_argument("an order is of all columns");
     auto packed = std::make_shared<PackedMatrix>();

@@ -18,7 +18,7 @@ enum : int {
     kKeptBytes = 64, // of a block's sums, two int16 lanes for each of 16 rows
 };
 
-enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut, F8, NF4, FP4, U2, U3 };
+enum class Layout : int { F32, F16, BF16, S8, U4, S8By16, U5, S8Cut, F8, NF4, FP4, U2, U3, K4, K5, K6, C4 };
 enum class Activation : int { None, Silu, Gelu, GeluTanh, Relu };
 enum class KVType : int { F32, F16, BF16, S8, S16 };
 enum class NormKind : int { None, Rms, Layer };
@@ -36,6 +36,12 @@ enum class Sight : int { Causal, Whole, Cross };
 //                 half block's factor of the scale in its low nibble, that of the minimum in the high one
 //   U3 panel      likewise, with [16 rows][4] bytes of third bits before the steps, as U5's fifth ones, and no minima:
 //                 scale (step - 32) (q - 4)
+//   K4, K5 panel  such groups of U4's and U5's blocks, with [16] steps of the scale and [16] of the minimum, bytes, behind
+//                 the values of each; [16] scales and [16] minima of the group
+//   K6 panel      likewise, with [2] halves of  [2 quads][16 rows][4] bytes | [16 rows][4] bytes, then [2][16] steps of them,
+//                 int8, and no minima: the low nibbles of a half's quad i are elements 4i.., the high ones 8 + 4i.., and bits
+//                 2i and 2i + 1 of byte e of the last are the two high bits of element 4i + e: scale step (q - 32)
+//   C4 panel      U4's blocks of codes, with [16] steps, int8: scale step code; a group may be a block, too
 //   S8Cut panel   S8 + 128 cut: a U4 panel of bits 3 to 6 and, apart from it, [k/32] blocks at `low` of a U4 panel's
 //                 bytes without scales, bits 0 to 2 and 7, and at `fifth` of U5's fifth bits, bit 7 once more
 //
@@ -90,7 +96,7 @@ static inline int64_t tile_of(const Tiles& t, int64_t token) {
 // Activations as the linear kernels read them, in panels of Tiles (a panel of c tokens from token s):
 //
 //   quantized   q at s*k:  [k/4][c][4] int8;  d, u at s*k/32:  [k/32][c];  sum at s*k/32*parts:
-//               [k/32][parts][c], a part being what one scale of the weights covers
+//               [k/32][parts][c], a part being what one scale or step of the weights covers
 //   float       x at s*k:  [k][c]
 //
 // q d is the activation; u = d * (sum of q), which meets a weight's minimum; sum is offset * (sum of
@@ -110,17 +116,30 @@ struct Activations {
 
 static inline bool is_quantized(Layout layout) {
     return layout == Layout::S8 || layout == Layout::U4 || layout == Layout::S8By16 || layout == Layout::U5 || layout == Layout::S8Cut ||
-           layout == Layout::U2 || layout == Layout::U3;
+           layout >= Layout::U2;
 }
-static inline bool has_steps(Layout layout) { return layout == Layout::U2 || layout == Layout::U3; }
+static inline bool is_few_bits(Layout layout) { return layout == Layout::U2 || layout == Layout::U3; }
+static inline bool has_steps(Layout layout) { return layout >= Layout::U2; } // scales in two levels
+static inline bool has_step_minima(Layout layout) { return layout == Layout::U2 || layout == Layout::K4 || layout == Layout::K5; }
+static inline int64_t step_bytes(Layout layout) { return !has_steps(layout) ? 0 : layout == Layout::C4 ? (int64_t)kPanel : 2 * kPanel; } // of a block
 static inline bool is_coded(Layout layout) { return layout == Layout::F8 || layout == Layout::NF4 || layout == Layout::FP4; }
 static inline int64_t coded_group_bytes(const Matrix& w, int64_t columns) { return kPanel * 4 + columns * kPanel / (w.layout == Layout::F8 ? 1 : 2); }
-static inline int64_t value_bytes(Layout layout) { // of a block
-    if (has_steps(layout)) return (layout == Layout::U2 ? 128 : 192) + 2 * kPanel;
-    return layout == Layout::U4 || layout == Layout::S8Cut ? 256 : layout == Layout::U5 ? 320 : 512;
+static inline int64_t value_bytes(Layout layout) { // of a block, its steps counted
+    switch (layout) {
+    case Layout::U2: return 128 + step_bytes(layout);
+    case Layout::U3: return 192 + step_bytes(layout);
+    case Layout::U4:
+    case Layout::S8Cut:
+    case Layout::K4:
+    case Layout::C4: return 256 + step_bytes(layout);
+    case Layout::U5:
+    case Layout::K5: return 320 + step_bytes(layout);
+    case Layout::K6: return 384 + step_bytes(layout);
+    default: return 512;
+    }
 }
 static inline int64_t scale_tables(Layout layout) { return layout == Layout::S8By16 ? 2 : 1; } // of a block
-static inline int64_t sum_parts(Layout layout) { return layout == Layout::S8By16 || has_steps(layout) ? 2 : 1; } // of a block
+static inline int64_t sum_parts(Layout layout) { return layout == Layout::S8By16 || layout == Layout::K6 || is_few_bits(layout) ? 2 : 1; } // of a block
 static constexpr int64_t table_bytes(bool wide) { return wide ? 64 : 32; }
 static inline int64_t tables_bytes(const Matrix& w) { // of a group
     return table_bytes(w.wide) * scale_tables(w.layout) + (w.zeros ? (int64_t)kPanel : w.minima ? table_bytes(w.wide) : 0);
@@ -131,9 +150,21 @@ static inline int64_t values_at(const Matrix& w, int64_t b) {
     return b / w.group * group_bytes(w) + b % w.group * value_bytes(w.layout) + (b % w.group ? tables_bytes(w) : 0);
 }
 static inline int64_t tables_at(const Matrix& w, int64_t b) { return b / w.group * group_bytes(w) + value_bytes(w.layout); }
-// Of w = scale (q + offset) without minima, U4 and U5; S8 is shifted to u8. Of U2 and U3 sums are met as they are.
-static inline int32_t offset_of(Layout layout) { return has_steps(layout) ? 1 : layout == Layout::U4 ? -8 : layout == Layout::U5 ? -16 : -128; }
+// Of w = scale (q + offset) without minima; S8 and C4 are shifted to u8. Of U2 and U3 sums are met as they are.
+static inline int32_t offset_of(Layout layout) {
+    switch (layout) {
+    case Layout::U2:
+    case Layout::U3: return 1;
+    case Layout::U4:
+    case Layout::K4: return -8;
+    case Layout::U5:
+    case Layout::K5: return -16;
+    case Layout::K6: return -32;
+    default: return -128;
+    }
+}
 
+const int8_t kIQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113}; // C4's codes (llama.cpp, kvalues_iq4nl)
 const float* codes_of(Layout layout); // the 16 numbers of NF4 (Dettmers et al. 2023, appendix E) or FP4 (bitsandbytes)
 
 struct PrepareArgs {

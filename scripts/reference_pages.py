@@ -84,8 +84,9 @@ def models_page() -> str:
         "",
         "GGUF files may hold any of them, a different one for each tensor. All are exact: no number is",
         "rounded, also where a layout is wider than the file. The last two columns are a CPU's:",
-        "[layouts](../../src/octavo/kernels/weight.py) are what its kernels read. On a GPU `u5` is `s8`, and",
-        "so are `u2` and `u3`, with f32 scales of 16 columns: 12 and 10 bits.",
+        "[layouts](../../src/octavo/kernels/weight.py) are what its kernels read. On a GPU scales in two",
+        "levels are f32 ones: `k4` is `u4` of 6 bits, `k5` and `c4` are `s8` of 10 and 9; `u2`, `u3` and",
+        "`k6` are `s8` with scales of 16 columns, of 12 and 10 bits. `u5` is `s8`, too.",
     ]
     lines += ["", "## Quantized checkpoints of Hugging Face folders", ""]
     lines += [row(("`quant_method`", "what is read")), row(["---"] * 2)]

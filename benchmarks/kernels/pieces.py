@@ -32,7 +32,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import report, usable_cores, write
 from steps import Step, Work
 
-from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, layout_of, tile_rate
+from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile_rate
+from octavo.bench.roofline import layout_of
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.kernels.cpu import CpuBackend
@@ -125,8 +126,8 @@ class Pieces:
         if largest <= TILE_BYTES * backend.threads:
             return float(self._step.seconds([calls[0]] * len(calls), self._seconds))
         macs = sum(weight.shape[0] * weight.shape[1] for weight in weights)
-        bits = 8 * sum(weight.nbytes for weight in weights) / macs
-        return float(macs / tile_rate(backend, layout_of(bits), self._seconds, 1))
+        layout = layout_of([call.args["weight"] for call in calls])
+        return float(macs / tile_rate(backend, layout, self._seconds, 1))
 
 
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:

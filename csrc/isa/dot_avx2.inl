@@ -24,7 +24,7 @@ SIMD __m256i with_fifth(__m256i low, __m256i bits, int quad) {
 // EXPANDED: a byte to each weight and tables of f32, as expand_panel writes them. FIFTH: with fifth bits that lie apart, and sums
 // that start so that they end within int16 all the same (screen.inl).
 template <bool EXPANDED, bool FIFTH = false> struct U4Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 256, parts = 1, quads = 8, dot_by_scale = 1, apart = FIFTH, grouped = !EXPANDED && !FIFTH };
+    enum : int64_t { bytes = EXPANDED ? 512 : 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 1, apart = FIFTH, grouped = !EXPANDED && !FIFTH, by_rows = 0 };
     SIMD __m256i weights(const uint8_t* w, int quad, int half, [[maybe_unused]] const uint8_t* fifth = nullptr) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, half);
         if (EXPANDED) return v;
@@ -69,7 +69,7 @@ using U5Lanes = U4Quads<false, true>;
 // As U4, each number with a fifth bit. Half a block, 8 products of at most 31 x 127, adds up to 31,496 in int16.
 // One half of the rows after the other: the registers do not hold both halves' int16 and int32 sums.
 template <bool EXPANDED> struct U5Quads {
-    enum : int64_t { bytes = EXPANDED ? 512 : 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
+    enum : int64_t { bytes = EXPANDED ? 512 : 320, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0, by_rows = 1 };
     SIMD __m256i weights(const uint8_t* w, __m256i bits, int quad, int rows) {
         const __m256i v = load_rows(w, EXPANDED ? quad : quad % 4, rows);
         return EXPANDED ? v : with_fifth(nibbles(v, quad), bits, quad);
@@ -107,8 +107,96 @@ template <bool EXPANDED> struct U5Quads {
 
 using U5 = U5Quads<false>;
 
+#ifdef VNNI256
+enum : int64_t { BYTES_BY_ROWS = 0 };
+// Quad j of C tokens to the sums of both halves of the rows.
+template <int C> SIMD void add_quads(__m256i w0, __m256i w1, const int8_t* q, int j, __m256i (&c)[C][2]) {
+    UNROLL for (int m = 0; m < C; m++) {
+        const __m256i b = quad(q, j * C + m);
+        c[m][0] = DPBUSD(c[m][0], w0, b);
+        c[m][1] = DPBUSD(c[m][1], w1, b);
+        KEEP(c[m][0]);
+        KEEP(c[m][1]);
+    }
+}
+#else
+enum : int64_t { BYTES_BY_ROWS = 1 };
+#endif
+
+// Half a block of K6. 4 products of at most 63 x 127 add up to 32,004 in int16. AVX2 takes one half of the rows after the other, as U5;
+// with VNNI256 the registers hold both, and each token's quad is loaded once for them.
+template <bool EXPANDED> struct U6Quads {
+    enum : int64_t { bytes = EXPANDED ? 512 : 384, part_bytes = bytes / 2, parts = 2, quads = 4, dot_by_scale = 0, grouped = 0, by_rows = BYTES_BY_ROWS };
+    SIMD __m256i weights(const uint8_t* w, __m256i pairs, int quad, int rows) {
+        const __m256i v = load_rows(w, EXPANDED ? quad : quad % 2, rows);
+        if (EXPANDED) return v;
+        const __m256i bits = quad < 2 ? _mm256_slli_epi16(pairs, 4 - 2 * quad) : _mm256_srli_epi16(pairs, 2 * quad - 4);
+        return _mm256_or_si256(nibbles(v, quad < 2 ? 0 : 4), _mm256_and_si256(bits, _mm256_set1_epi8(48)));
+    }
+    SIMD __m256i pairs_of_bits(const uint8_t* w, int rows) { return EXPANDED ? _mm256_setzero_si256() : load_rows(w, 2, rows); }
+#ifdef VNNI256
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C][2]) {
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int j = 0; j < 4; j++) {
+            __asm__("" : "+r"(w)); // or the pairs stay in two registers, which there are not beside the sums
+            __m256i w0 = weights(w, pairs_of_bits(w, 0), j, 0);
+            KEEP(w0);
+            __m256i w1 = weights(w, pairs_of_bits(w, 1), j, 1);
+            KEEP(w1);
+            add_quads<C>(w0, w1, q, j, c);
+        }
+    }
+    SIMD __m256i widened(__m256i c) { return c; }
+#else
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C], int rows) {
+        const __m256i pairs = pairs_of_bits(w, rows);
+        UNROLL for (int m = 0; m < C; m++) c[m] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int j = 0; j < 4; j += 2) {
+            const __m256i x0 = weights(w, pairs, j, rows), x1 = weights(w, pairs, j + 1, rows);
+            UNROLL for (int m = 0; m < C; m++) {
+                const __m256i b0 = quad(q, j * C + m), b1 = quad(q, (j + 1) * C + m);
+                const __m256i p = _mm256_add_epi16(_mm256_maddubs_epi16(x0, b0), _mm256_maddubs_epi16(x1, b1));
+                c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(p, _mm256_set1_epi16(1)));
+                KEEP(c[m]);
+            }
+        }
+    }
+#endif
+};
+
+using U6 = U6Quads<false>;
+
+// U4's bytes, each nibble the code of a number, which is met as S8. Rows as U6's.
+struct C4 {
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0, by_rows = BYTES_BY_ROWS };
+    SIMD __m256i code() { return _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)kIQ4)); }
+    SIMD __m256i weights(const uint8_t* w, __m256i numbers, int quad, int rows) {
+        return _mm256_shuffle_epi8(numbers, nibbles(load_rows(w, quad % 4, rows), quad));
+    }
+#ifdef VNNI256
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, __m256i (&c)[C][2]) {
+        const __m256i numbers = _mm256_xor_si256(code(), _mm256_set1_epi8((char)0x80)); // to u8
+        UNROLL for (int m = 0; m < C; m++) c[m][0] = c[m][1] = _mm256_set1_epi32(sum[m]);
+        UNROLL for (int j = 0; j < 8; j++) add_quads<C>(weights(w, numbers, j, 0), weights(w, numbers, j, 1), q, j, c);
+    }
+    SIMD __m256i widened(__m256i c) { return c; }
+#else
+    template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, const int32_t*, __m256i (&c)[C], int rows) {
+        const __m256i numbers = code(), ones = _mm256_set1_epi16(1);
+        UNROLL for (int m = 0; m < C; m++) c[m] = _mm256_setzero_si256();
+        UNROLL for (int j = 0; j < 8; j++) {
+            const __m256i v = weights(w, numbers, j, rows), size = _mm256_abs_epi8(v);
+            UNROLL for (int m = 0; m < C; m++) {
+                c[m] = _mm256_add_epi32(c[m], _mm256_madd_epi16(_mm256_maddubs_epi16(size, _mm256_sign_epi8(quad(q, j * C + m), v)), ones));
+                KEEP(c[m]);
+            }
+        }
+    }
+#endif
+};
+
 template <int QUADS, bool SHIFTED = false> struct S8Quads { // one part; SHIFTED: u8 already
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 && !SHIFTED };
+    enum : int64_t { bytes = 512, part_bytes = QUADS * 64, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 && !SHIFTED, by_rows = 0 };
     template <int C, bool MIN> SIMD void dot(const uint8_t* w, const int8_t* q, [[maybe_unused]] const int32_t* sum, __m256i (&c)[C][2]) {
 #ifdef VNNI256
         const __m256i flip = _mm256_set1_epi8((char)0x80); // to u8: c starts at -128 * sum of q
@@ -148,16 +236,19 @@ using S8 = S8Quads<8>;
 using S8By16 = S8Quads<4>;
 using S8Joined = S8Quads<8, SHIFTED_S8>;
 
-template <bool WIDE> SIMD __m256 block_scales(const uint8_t* table, int half) {
-    return WIDE ? vload((const float*)table + half * 8) : vload_f16((const uint16_t*)table + half * 8);
+template <int TABLES> SIMD __m256 block_scales(const uint8_t* table, int half, [[maybe_unused]] const uint8_t* steps = nullptr) {
+    if (TABLES == kSingle) return vload((const float*)table + half * 8);
+    const __m256 x = vload_f16((const uint16_t*)table + half * 8);
+    if (TABLES == kHalf) return x;
+    return vmul(x, _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)(steps + 8 * half)))));
 }
 
 SIMD __m256 zero_points(const uint8_t* table, int half) {
     return _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i*)(table + 8 * half))));
 }
-template <bool WIDE, int MIN> SIMD __m256 block_minima(__m256 s, const uint8_t* table, int half) {
+template <int TABLES, int MIN> SIMD __m256 block_minima(__m256 s, const uint8_t* table, int half, const uint8_t* steps = nullptr) {
     if (MIN == kZeros) return vmul(_mm256_sub_ps(_mm256_setzero_ps(), s), zero_points(table, half));
-    return block_scales<WIDE>(table, half);
+    return block_scales<TABLES>(table, half, steps);
 }
 
 // z + dot s d, as linear.inl says for W.
@@ -166,38 +257,43 @@ template <class W> SIMD __m256 add_scaled(__m256 z, __m256i c, __m256 s, __m256 
     return W::dot_by_scale ? vfma(vmul(dot, s), d, z) : vfma(dot, vmul(s, d), z);
 }
 
-// A block of U5, to eight rows after the other.
-template <int C, bool WIDE, int MIN, bool EXPANDED>
-SIMD void add_block(const U5Quads<EXPANDED>&, const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32;
+// A block to eight rows after the other.
+template <int C, int TABLES, int MIN, class W>
+SIMD void add_block_by_rows(const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+    constexpr int64_t table = TABLES == kSteps ? 0 : table_bytes(TABLES == kSingle), minima = tables_of(TABLES, W::parts, kNoMinima);
+    const uint8_t* steps = w + W::bytes;
     UNROLL for (int rows = 0; rows < 2; rows++) {
         __asm__("" : "+r"(q)); // or the first half's broadcasts are kept for the second, in memory
-        __m256i c[C];
-        U5Quads<EXPANDED>::template dot<C, MIN != kNoMinima>(w, q, sum, c, rows);
-        const __m256 s = block_scales<WIDE>(scales, rows);
-        __m256 n;
-        if (MIN) n = block_minima<WIDE, MIN>(s, scales + table, rows);
-        UNROLL for (int m = 0; m < C; m++) {
-            float* at = out + 16 * m + 8 * rows;
-            __m256 z = vfma(_mm256_cvtepi32_ps(c[m]), _mm256_mul_ps(s, _mm256_set1_ps(d[m])), vload(at));
-            if (MIN) z = vfma(n, _mm256_set1_ps(u[m]), z);
-            vstore(at, z);
+        UNROLL for (int part = 0; part < W::parts; part++) {
+            __m256i c[C];
+            W::template dot<C, MIN != kNoMinima>(w + part * W::part_bytes, q + part * W::quads * 4 * C, sum + part * C, c, rows);
+            const __m256 s = block_scales<TABLES>(scales + part * table, rows, steps + part * kPanel);
+            __m256 n;
+            if (MIN) n = block_minima<TABLES, MIN>(s, scales + minima, rows, steps + kPanel); // never with two parts
+            UNROLL for (int m = 0; m < C; m++) {
+                float* at = out + 16 * m + 8 * rows;
+                __m256 z = vfma(_mm256_cvtepi32_ps(c[m]), _mm256_mul_ps(s, _mm256_set1_ps(d[m])), vload(at));
+                if (MIN) z = vfma(n, _mm256_set1_ps(u[m]), z);
+                vstore(at, z);
+            }
         }
     }
 }
 
-template <int C, bool WIDE, int MIN, class W>
-SIMD void add_block(const W&, const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
-    constexpr int64_t table = WIDE ? 64 : 32;
-    UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {
+template <int C, int TABLES, int MIN, class W>
+SIMD void add_block(const uint8_t* w, const uint8_t* scales, const int8_t* q, const float* d, const float* u, const int32_t* sum, float* out) {
+    constexpr int64_t table = TABLES == kSteps ? 0 : table_bytes(TABLES == kSingle), minima = tables_of(TABLES, W::parts, kNoMinima);
+    const uint8_t* steps = w + W::bytes;
+    UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C, steps += kPanel) {
+        if (part && C > 1) __asm__("" : "+r"(out)); // as in dot_panel
         __m256i c[C][2];
-        W::template dot<C, MIN != kNoMinima>(w + part * W::quads * 64, q, sum, c);
-        const __m256 s0 = block_scales<WIDE>(scales + part * table, 0);
-        const __m256 s1 = block_scales<WIDE>(scales + part * table, 1);
+        W::template dot<C, MIN != kNoMinima>(w + part * W::part_bytes, q, sum, c);
+        const __m256 s0 = block_scales<TABLES>(scales + part * table, 0, steps);
+        const __m256 s1 = block_scales<TABLES>(scales + part * table, 1, steps);
         __m256 n0, n1;
         if (MIN) { // never with two parts
-            n0 = block_minima<WIDE, MIN>(s0, scales + table, 0);
-            n1 = block_minima<WIDE, MIN>(s1, scales + table, 1);
+            n0 = block_minima<TABLES, MIN>(s0, scales + minima, 0, steps + kPanel);
+            n1 = block_minima<TABLES, MIN>(s1, scales + minima, 1, steps + kPanel);
         }
         UNROLL for (int m = 0; m < C; m++) {
             const __m256 scale = _mm256_set1_ps(d[m]);
@@ -216,19 +312,49 @@ SIMD void add_block(const W&, const uint8_t* w, const uint8_t* scales, const int
 }
 
 // z lives in memory: 16 registers do not hold integer and float accumulators both.
-template <int C, class W, bool WIDE, int MIN>
+template <int C, class W, int TABLES, int MIN>
 __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, const float* d, const float* u,
                                          const int32_t* sum, int64_t blocks, int64_t group, Ahead ahead, float* out) {
-    Blocks<W::grouped> at{.w = w, .group = group};
+    constexpr int64_t bytes = W::bytes + steps_of(TABLES, W::parts, MIN);
+    Blocks<W::grouped || TABLES == kSteps> at{.w = w, .group = group};
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
         prefetch_next(ahead);
-        at.begin(W::bytes);
+        at.begin(bytes);
         if (C > 1) __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
-        add_block<C, WIDE, MIN>(W{}, at.w, at.tables, q, d, u, sum, out);
-        at.next(W::bytes, tables_of(WIDE, W::parts, MIN));
+        if constexpr (W::by_rows != 0) add_block_by_rows<C, TABLES, MIN, W>(at.w, at.tables, q, d, u, sum, out);
+        else add_block<C, TABLES, MIN, W>(at.w, at.tables, q, d, u, sum, out);
+        at.next(bytes, tables_of(TABLES, W::parts, MIN));
     }
 }
+
+// What many tokens will meet is taken apart once; so six bits are with VNNI256, too.
+#define EXPANDED_U6 U6Quads<true>
+
+// Steps with their scales, in f32.
+SIMD void expand_steps(int parts, bool minima, const uint8_t* from, const uint8_t* steps, float* to) {
+    for (int i = 0; i < 2 * parts; i++) vstore(to + 8 * i, block_scales<kSteps>(from, i % 2, steps + i / 2 * kPanel));
+    for (int i = 0; i < 2 && minima; i++) vstore(to + 16 + 8 * i, block_scales<kSteps>(from + 32, i, steps + kPanel));
+}
+
+SIMD __m256i expanded_weights(const U6&, const uint8_t* w, int quad, int half) {
+    w += quad / 4 * U6::part_bytes;
+    return U6::weights(w, U6::pairs_of_bits(w, half), quad % 4, half);
+}
+SIMD void expand_six_bits(const Matrix& w, const uint8_t* panel, uint8_t* to) {
+    const int64_t blocks = w.k / kBlock, bytes = value_bytes(w.layout), size = tables_bytes(w);
+    Blocks<true> at{.w = panel, .group = w.group};
+    for (int64_t b = 0; b < blocks; b++, to += EXPANDED_U6::bytes + 64 * U6::parts) {
+        at.begin(bytes);
+        UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(U6{}, at.w, i / 2, i % 2));
+        expand_steps(U6::parts, false, at.tables, at.w + U6::bytes, (float*)(to + EXPANDED_U6::bytes));
+        at.next(bytes, size);
+    }
+}
+
+#ifdef VNNI256
+__attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t* to) { expand_six_bits(w, w.data + p * w.panel_bytes, to); }
+#endif
 
 #ifndef VNNI256
 // With integer scales (types.h) what widens the sums multiplies them by their scale. Exact, as a dot product times its
@@ -241,7 +367,7 @@ template <bool EXPANDED> SIMD __m256i integer_scales(const uint8_t* table, int h
 }
 template <bool EXPANDED, int MIN> SIMD __m256 minima_in_units(const uint8_t* scales, __m256i s, const float* per_unit, int half) {
     if (MIN == kZeros) return vmul(_mm256_cvtepi32_ps(_mm256_sub_epi32(_mm256_setzero_si256(), _mm256_srai_epi32(s, 16))), zero_points(scales + 32, half));
-    const __m256 n = block_scales<EXPANDED>(scales + (EXPANDED ? 64 : 32), half);
+    const __m256 n = block_scales<EXPANDED ? kSingle : kHalf>(scales + (EXPANDED ? 64 : 32), half);
     return EXPANDED ? n : vmul(n, vload(per_unit + 8 * half));
 }
 
@@ -294,7 +420,7 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, vmul(vload(out + 8 * i), vload(units + 8 * (i % 2))));
 }
 
-// Taking nibbles apart costs a tenth of a tile's instructions. So what many tokens will meet is taken apart once.
+// Taking nibbles apart costs a tenth of a tile's instructions.
 #define EXPANDED_U4 U4Quads<true>
 #define EXPANDED_U5 U5Quads<true>
 
@@ -306,30 +432,36 @@ template <bool UNITS> SIMD void expand_tables(int minima, bool wide, const float
         for (int i = 0; i < 2 && minima == kZeros; i++) vstore(to + 16 + 8 * i, minima_in_units<false, kZeros>(from, integer_scales<false>(from, i), nullptr, i));
         return;
     }
-    for (int i = 0; i < 2 && minima == kZeros; i++) vstore(to + 16 + 8 * i, block_minima<false, kZeros>(block_scales<false>(from, i), from + 32, i));
+    for (int i = 0; i < 2 && minima == kZeros; i++) vstore(to + 16 + 8 * i, block_minima<kHalf, kZeros>(block_scales<kHalf>(from, i), from + 32, i));
     for (int64_t i = 0; i <= (minima == kMinima); i++) store(to + 16 * i, wide ? load((const float*)from + 16 * i) : load_f16((const uint16_t*)from + 16 * i));
 }
 
 SIMD __m256i expanded_weights(const U4&, const uint8_t* w, int quad, int half) { return U4::weights(w, quad, half); }
 SIMD __m256i expanded_weights(const U5&, const uint8_t* w, int quad, int half) { return U5::weights(w, U5::fifth_bits(w, half), quad, half); }
+SIMD __m256i expanded_weights(const C4&, const uint8_t* w, int quad, int half) { return C4::weights(w, C4::code(), quad, half); }
 
-template <class W, bool UNITS> SIMD void expand_blocks(const Matrix& w, const uint8_t* panel, const float* units, uint8_t* to) {
-    const int64_t blocks = w.k / kBlock, group = w.group, size = tables_bytes(w);
+template <class W, bool UNITS, bool STEPS = false> SIMD void expand_blocks(const Matrix& w, const uint8_t* panel, const float* units, uint8_t* to) {
+    const int64_t blocks = w.k / kBlock, group = w.group, size = tables_bytes(w), bytes = value_bytes(w.layout);
     const int minima = w.zeros ? kZeros : w.minima ? kMinima : kNoMinima;
-    Blocks<W::grouped> at{.w = panel, .group = group};
+    Blocks<W::grouped || STEPS> at{.w = panel, .group = group};
     const bool wide = w.wide; // all read once: what is stored might be the matrix
-    for (int64_t b = 0; b < blocks; b++, to += EXPANDED_U4::bytes + 64 * (1 + (minima != kNoMinima))) {
-        at.begin(W::bytes);
+    for (int64_t b = 0; b < blocks; b++, to += EXPANDED_U4::bytes + 64 * (W::parts + (minima != kNoMinima))) {
+        at.begin(bytes);
         UNROLL for (int i = 0; i < 16; i++) _mm256_store_si256((__m256i*)(to + 32 * i), expanded_weights(W{}, at.w, i / 2, i % 2));
-        expand_tables<UNITS>(minima, wide, units, at.tables, (float*)(to + EXPANDED_U4::bytes));
-        at.next(W::bytes, size);
+        if (STEPS) expand_steps(W::parts, minima != kNoMinima, at.tables, at.w + W::bytes, (float*)(to + EXPANDED_U4::bytes));
+        else expand_tables<UNITS>(minima, wide, units, at.tables, (float*)(to + EXPANDED_U4::bytes));
+        at.next(bytes, size);
     }
 }
 
 __attribute__((noinline)) void expand_panel(const Matrix& w, int64_t p, uint8_t* to) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
     const float* units = units_of(w, p);
-    if (w.layout == Layout::U5) expand_blocks<U5, false>(w, panel, units, to);
+    if (w.layout == Layout::K4) expand_blocks<U4, false, true>(w, panel, units, to);
+    else if (w.layout == Layout::K5) expand_blocks<U5, false, true>(w, panel, units, to);
+    else if (w.layout == Layout::K6) expand_six_bits(w, panel, to);
+    else if (w.layout == Layout::C4) expand_blocks<C4, false, true>(w, panel, units, to);
+    else if (w.layout == Layout::U5) expand_blocks<U5, false>(w, panel, units, to);
     else if (units) expand_blocks<U4, true>(w, panel, units, to);
     else expand_blocks<U4, false>(w, panel, units, to);
 }

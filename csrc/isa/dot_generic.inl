@@ -12,7 +12,7 @@ SIMD H quad_elements(const int8_t* q, int odd) {
 SIMD I widen_pairs(H x) { return ((I)x << 16 >> 16) + ((I)x >> 16); }
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
     // 16 products of at most 15 x 127 fit an int16 lane, so a block is widened once.
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         H lanes[C] = {};
@@ -33,7 +33,7 @@ struct U4 {
 
 // As U4, each number with a fifth bit; half a block, 8 products of at most 31 x 127, fits an int16 lane.
 struct U5 {
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
+    enum : int64_t { bytes = 320, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         UH bits;
         memcpy(&bits, w + 256, 64);
@@ -56,8 +56,51 @@ struct U5 {
     }
 };
 
+// Half a block of K6: 4 products of at most 63 x 127 fit an int16 lane.
+struct U6 {
+    enum : int64_t { bytes = 384, part_bytes = 192, parts = 2, quads = 4, dot_by_scale = 0, grouped = 0 };
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
+        UH pairs;
+        memcpy(&pairs, w + 128, 64);
+        for (int m = 0; m < C; m++) c[m] = seti(sum[m]);
+        for (int half = 0; half < 2; half++) {
+            H lanes[C] = {};
+            for (int j = 0; j < 2; j++) {
+                UH v;
+                memcpy(&v, w + 64 * j, 64);
+                v = (half ? v >> 4 & 0x0f0f : v & 0x0f0f) | (pairs >> 2 * (j + 2 * half) & 0x0303) << 4;
+                const H even = (H)(v & 63), odd = (H)(v >> 8);
+                for (int m = 0; m < C; m++) {
+                    const int8_t* a = q + ((j + 2 * half) * C + m) * 4;
+                    lanes[m] += even * quad_elements(a, 0) + odd * quad_elements(a, 1);
+                }
+            }
+            for (int m = 0; m < C; m++) c[m] += widen_pairs(lanes[m]);
+        }
+    }
+};
+
+// U4's bytes, each nibble the code of a number.
+struct C4 {
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
+        for (int m = 0; m < C; m++) c[m] = seti(0);
+        for (int j = 0; j < 8; j++) {
+            H even{}, odd{};
+            for (int i = 0; i < 32; i++) {
+                const uint8_t* pair = w + 64 * (j % 4) + 2 * i;
+                even[i] = kIQ4[pair[0] >> j / 4 * 4 & 15], odd[i] = kIQ4[pair[1] >> j / 4 * 4 & 15];
+            }
+            for (int m = 0; m < C; m++) {
+                const int8_t* a = q + (j * C + m) * 4; // a pair is at most 2 x 127 x 127
+                c[m] += widen_pairs(even * quad_elements(a, 0) + odd * quad_elements(a, 1));
+            }
+        }
+    }
+};
+
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
+    enum : int64_t { bytes = 512, part_bytes = QUADS * 64, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
         for (int m = 0; m < C; m++) c[m] = seti(0);
         for (int j = 0; j < QUADS; j++) {

@@ -19,7 +19,7 @@ template <int C> struct Sums { // of 16 rows and C tokens
 };
 
 struct U4 {
-    enum : int64_t { bytes = 256, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 1, grouped = 1 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         Sums<C> sums(MIN ? nullptr : sum);
         for (int j = 0; j < 4; j++)
@@ -34,7 +34,7 @@ struct U4 {
 
 // As U4, each number with a fifth bit: bit j of a row's byte is that of quad j.
 struct U5 {
-    enum : int64_t { bytes = 320, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
+    enum : int64_t { bytes = 320, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
         Sums<C> sums(MIN ? nullptr : sum);
         const uint8x16_t fifth = vdupq_n_u8(16);
@@ -50,8 +50,39 @@ struct U5 {
     }
 };
 
+struct U6 { // half a block of K6
+    enum : int64_t { bytes = 384, part_bytes = 192, parts = 2, quads = 4, dot_by_scale = 0, grouped = 0 };
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t* sum, I (&c)[C]) {
+        Sums<C> sums(sum);
+        const uint8x16_t high = vdupq_n_u8(48);
+        for (int j = 0; j < 4; j++)
+            UNROLL for (int r = 0; r < 4; r++) {
+                const uint8x16_t v = vld1q_u8(w + 64 * (j % 2) + 16 * r), pairs = vld1q_u8(w + 128 + 16 * r);
+                const uint8x16_t low = j < 2 ? vandq_u8(v, vdupq_n_u8(15)) : vshrq_n_u8(v, 4);
+                const uint8x16_t bits = vandq_u8(vshlq_u8(pairs, vdupq_n_s8((int8_t)(4 - 2 * j))), high);
+                sums.add(r, vreinterpretq_s8_u8(vorrq_u8(low, bits)), q, j * C);
+            }
+        sums.store(c);
+    }
+};
+
+struct C4 { // U4's bytes, each nibble the code of a number
+    enum : int64_t { bytes = 256, part_bytes = bytes, parts = 1, quads = 8, dot_by_scale = 0, grouped = 0 };
+    template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
+        Sums<C> sums(nullptr);
+        const int8x16_t code = vld1q_s8(kIQ4);
+        for (int j = 0; j < 4; j++)
+            UNROLL for (int r = 0; r < 4; r++) {
+                const uint8x16_t v = vld1q_u8(w + 64 * j + 16 * r);
+                sums.add(r, vqtbl1q_s8(code, vandq_u8(v, vdupq_n_u8(15))), q, j * C);
+                sums.add(r, vqtbl1q_s8(code, vshrq_n_u8(v, 4)), q, (j + 4) * C);
+            }
+        sums.store(c);
+    }
+};
+
 template <int QUADS> struct S8Quads { // one part
-    enum : int64_t { bytes = 512, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
+    enum : int64_t { bytes = 512, part_bytes = QUADS * 64, parts = 8 / QUADS, quads = QUADS, dot_by_scale = 0, grouped = QUADS == 8 };
     template <int C, bool MIN> static void dot(const uint8_t* w, const int8_t* q, const int32_t*, I (&c)[C]) {
         Sums<C> sums(nullptr);
         for (int j = 0; j < QUADS; j++)

@@ -13,11 +13,15 @@ struct Kept {
     int64_t stride = 0;
 };
 
-// What a block has beside its scales, and the bytes of its tables.
+// How scales and minima are said: in f16, in f32, or as whole steps of their group's f16 (types.h: K4 to C4).
+enum Tables : int { kHalf, kSingle, kSteps };
+// What a block has beside its scales, and the bytes of its tables: its group's, and its own steps.
 enum Minima : int { kNoMinima, kMinima, kZeros };
-constexpr int64_t tables_of(bool wide, int parts, int minima) {
-    return table_bytes(wide) * parts + (minima == kMinima ? table_bytes(wide) : minima == kZeros ? (int64_t)kPanel : 0);
+constexpr int64_t tables_of(int tables, int parts, int minima) {
+    const int64_t one = table_bytes(tables == kSingle);
+    return one * (tables == kSteps ? 1 : parts) + (minima == kMinima ? one : minima == kZeros ? (int64_t)kPanel : 0);
 }
+constexpr int64_t steps_of(int tables, int parts, int minima) { return tables == kSteps ? (parts + (minima != kNoMinima)) * (int64_t)kPanel : 0; }
 // Where a panel's blocks are: each group's tables lie behind its first one's values (types.h). Not GROUPED: each has its own.
 template <bool GROUPED> struct Blocks {
     const uint8_t *w, *tables = nullptr;

@@ -8,35 +8,50 @@
 
 // Zero points are minima of -scale z, which is exact: f16 has 11 bits and z at most 7.
 //
-// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or S8 or S8By16, WIDE, MIN>, MIN one of Minima, and, where it pays,
-// EXPANDED_U4 and EXPANDED_U5 with expand_panel: panels in a form that costs more memory and less time for each token.
+// The instruction set's dot_*.inl gives dot_panel<C, U4 or U5 or U6 or C4 or S8 or S8By16, TABLES, MIN>, one of Tables and of Minima. K4 is met
+// as U4 is, K5 as U5, K6 as S8By16 and C4 as S8: a step times its scale is exact, so they have the bits of f32 scales. Where it pays there are
+// EXPANDED_U6, and EXPANDED_U4 and EXPANDED_U5 beside it, with expand_panel: panels in a form that costs more memory and less time for each token.
 
 #include "steps.inl"
 
 int64_t linear_scratch([[maybe_unused]] const Matrix& w) {
     if (w.layout == Layout::S8Cut) return w.k / kBlock * (PANELS_AT_ONCE * kJoinedBytes + kKeptBytes);
 #ifdef EXPANDED_U4
-    if (w.layout == Layout::U4 || w.layout == Layout::U5) return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + w.minima));
+    const bool one_level = w.layout == Layout::U4 || w.layout == Layout::U5;
+    if (one_level || (has_steps(w.layout) && !is_few_bits(w.layout)))
+        return w.k / kBlock * (EXPANDED_U4::bytes + 64 * (1 + (w.minima || w.layout == Layout::K6)));
+#elif defined(EXPANDED_U6)
+    if (w.layout == Layout::K6) return w.k / kBlock * (EXPANDED_U6::bytes + 64 * EXPANDED_U6::parts);
 #endif
     return 0;
 }
 
-// Whether so many tokens, met at once, pay for expanding a panel.
+// Whether so many tokens, met at once, pay for expanding a panel. (With AVX-512 none do: docs/decisions/0036.)
 bool expands([[maybe_unused]] const Matrix& w, [[maybe_unused]] int64_t tokens) {
 #ifdef EXPANDED_U4
-    return w.layout == Layout::U5 ? tokens >= 12 : w.layout == Layout::U4 && tokens >= 24;
+    switch (w.layout) {
+    case Layout::U4:
+    case Layout::K4: return tokens >= 24;
+    case Layout::U5:
+    case Layout::K5:
+    case Layout::K6:
+    case Layout::C4: return tokens >= 12;
+    default: return false;
+    }
+#elif defined(EXPANDED_U6)
+    return w.layout == Layout::K6 && tokens >= 24;
 #else
     return false;
 #endif
 }
 
 // P panels: more than one only where the instruction set's tiles take them (PANELS_AT_ONCE).
-template <int C, int P, class W, bool WIDE, int MIN>
+template <int C, int P, class W, int TABLES, int MIN>
 SIMD void panels_of(const Matrix& w, int64_t group, const uint8_t* panel, const int8_t* q, const float* d, const float* u, const int32_t* sum, Ahead ahead, float* out) {
 #if PANELS_AT_ONCE > 1
-    dot_panel<C, W, WIDE, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, group, ahead, out);
+    dot_panel<C, W, TABLES, MIN, P>(panel, w.panel_bytes, q, d, u, sum, w.k / kBlock, group, ahead, out);
 #else
-    dot_panel<C, W, WIDE, MIN>(panel, q, d, u, sum, w.k / kBlock, group, ahead, out);
+    dot_panel<C, W, TABLES, MIN>(panel, q, d, u, sum, w.k / kBlock, group, ahead, out);
 #endif
 }
 
@@ -47,14 +62,14 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
-    if (has_steps(w.layout)) {
+    if (is_few_bits(w.layout)) {
         for (int i = 0; i < P; i++, panel += w.panel_bytes, out += C * 16, ahead = {}) {
             if (w.layout == Layout::U3) step_panel<C, true>(panel, q, d, sum, blocks, group, ahead, out);
             else step_panel<C, false>(panel, q, d, sum, blocks, group, ahead, out);
         }
         return;
     }
-    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {
 #define PANEL(W)                                                                                                          \
@@ -66,24 +81,32 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
 #undef PANEL
         return;
     }
-    if (expanded && w.layout == Layout::U5) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U5, true, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U5, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+    if (expanded && (w.layout == Layout::U5 || w.layout == Layout::K5)) {
+        if (w.minima) return panels_of<C, P, EXPANDED_U5, kSingle, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U5, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     }
-    if (expanded && w.layout == Layout::U4) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U4, true, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U4, true, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+    if (expanded && (w.layout == Layout::U4 || w.layout == Layout::K4)) {
+        if (w.minima) return panels_of<C, P, EXPANDED_U4, kSingle, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+        return panels_of<C, P, EXPANDED_U4, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
     }
+    if (expanded && w.layout == Layout::C4) return panels_of<C, P, S8, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #endif
+#ifdef EXPANDED_U6
+    if (expanded && w.layout == Layout::K6) return panels_of<C, P, EXPANDED_U6, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+#endif
+    if (w.layout == Layout::K4) return panels_of<C, P, U4, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
+    if (w.layout == Layout::K5) return panels_of<C, P, U5, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
+    if (w.layout == Layout::K6) return panels_of<C, P, U6, kSteps, kNoMinima>(w, group, panel, q, d, u, sum, ahead, out);
+    if (w.layout == Layout::C4) return panels_of<C, P, C4, kSteps, kNoMinima>(w, group, panel, q, d, u, sum, ahead, out);
 #define PANEL(W, MIN)                                                                 \
-    if (w.wide) panels_of<C, P, W, true, MIN>(w, group, panel, q, d, u, sum, ahead, out);           \
-    else panels_of<C, P, W, false, MIN>(w, group, panel, q, d, u, sum, ahead, out)
+    if (w.wide) panels_of<C, P, W, kSingle, MIN>(w, group, panel, q, d, u, sum, ahead, out);           \
+    else panels_of<C, P, W, kHalf, MIN>(w, group, panel, q, d, u, sum, ahead, out)
     if (w.layout == Layout::S8By16) { PANEL(S8By16, kNoMinima); }
     else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, kMinima); }
     else if (w.layout == Layout::S8) { PANEL(S8, kNoMinima); }
     else if (w.layout == Layout::U5 && w.minima) { PANEL(U5, kMinima); }
     else if (w.layout == Layout::U5) { PANEL(U5, kNoMinima); }
-    else if (w.zeros) panels_of<C, P, U4, false, kZeros>(w, group, panel, q, d, u, sum, ahead, out);
+    else if (w.zeros) panels_of<C, P, U4, kHalf, kZeros>(w, group, panel, q, d, u, sum, ahead, out);
     else if (w.minima) { PANEL(U4, kMinima); }
     else { PANEL(U4, kNoMinima); }
 #undef PANEL
@@ -207,7 +230,7 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
         for (int64_t p = begin, count; p < end; p += count) {
             count = panels_at_once(a, end - p);
             for (int64_t i = 0; joins && i < count; i++) any_join_panel(w, p + i, a.a.m == 1, expanded + i * a.w.panel_bytes);
-#ifdef EXPANDED_U4
+#ifdef EXPANDED_U6
             if (expanded && !joins) expand_panel(w, p, expanded);
 #endif
             const int64_t next = panels_at_once(a, end - p - count);

@@ -146,6 +146,17 @@ SIMD int cut_entry(const uint8_t* block, const uint8_t* low, int64_t lane, int64
     return ((others & 8) << 4 | nibble_entry(block, lane, j) << 3 | (others & 7)) - 128;
 }
 
+// Element j of row `lane` in a block of K6, and its half's step.
+SIMD int six_bits_entry(const uint8_t* block, int64_t lane, int64_t j) {
+    const uint8_t* half = block + j / 16 * 192;
+    const uint8_t byte = half[(j % 8 / 4 * kPanel + lane) * 4 + j % 4], pairs = half[128 + lane * 4 + j % 4];
+    return (j % 16 < 8 ? byte & 15 : byte >> 4) | (pairs >> j % 16 / 4 * 2 & 3) << 4;
+}
+// Step i of a block whose layout has bytes of them.
+SIMD float whole_step(const Matrix& w, const uint8_t* block, int64_t lane, int64_t i) {
+    return (float)(int8_t)block[value_bytes(w.layout) - step_bytes(w.layout) + i * kPanel + lane];
+}
+
 // Elements of U2 and U3, and their step.
 SIMD int few_bits_entry(const uint8_t* block, int64_t lane, int64_t j) {
     return block[(j % 8 / 4 * kPanel + lane) * 4 + j % 4] >> j / 8 * 2 & 3;
@@ -196,6 +207,15 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* all) {
             y[k] = (float)(few_bits_entry(block, lane, j) + third_bit_entry(block, lane, j) - 4) * s;
             break;
         }
+        case Layout::K4:
+        case Layout::K5: {
+            const int q = w.layout == Layout::K5 ? u5_entry(block, lane, j) : nibble_entry(block, lane, j);
+            const float s = table_entry(w, scales, lane) * whole_step(w, block, lane, 0);
+            y[k] = (float)q * s + table_entry(w, scales + table_bytes(w.wide), lane) * whole_step(w, block, lane, 1);
+            break;
+        }
+        case Layout::K6: y[k] = (float)(six_bits_entry(block, lane, j) - 32) * (table_entry(w, scales, lane) * whole_step(w, block, lane, j / 16)); break;
+        case Layout::C4: y[k] = (float)kIQ4[nibble_entry(block, lane, j)] * (table_entry(w, scales, lane) * whole_step(w, block, lane, 0)); break;
         case Layout::S8Cut: {
             const uint8_t* low = w.low + (p * (w.k / kBlock) + k / kBlock) * kLowBytes;
             y[k] = (float)cut_entry(block, low, lane, j) * scale_entry(w, units, scales, lane);

@@ -113,14 +113,14 @@ template <int C> SIMD void screen_products(const Matrix& high, int64_t p, const 
 #ifdef EXPANDED_U4
     const float* units = units_of(high, p);
     const uint8_t* fifth = high.fifth + p * blocks * kFifthBytes;
-    if (!units) panels_of<C, 1, EXPANDED_U4, true, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
+    if (!units) panels_of<C, 1, EXPANDED_U4, kSingle, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
     else if (kept.token >= 0) dot_panel_in_units<C, EXPANDED_U4, kNoMinima, true>(panel, units, q, d, d, sum, blocks, 1, ahead, out, nullptr, kept);
     else if (panel) dot_panel_in_units<C, EXPANDED_U4, kNoMinima>(panel, units, q, d, d, sum, blocks, 1, ahead, out);
     else if constexpr (C < kManyTokens) dot_panel_in_units<C, U5Lanes, kNoMinima>(high.data + p * high.panel_bytes, units, q, d, d, sum, blocks, 1, ahead, out, fifth);
 #else
     (void)p;
-    if (high.wide) panels_of<C, 1, U5, true, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
-    else panels_of<C, 1, U5, false, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
+    if (high.wide) panels_of<C, 1, U5, kSingle, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
+    else panels_of<C, 1, U5, kHalf, kNoMinima>(high, 1, panel, q, d, d, sum, ahead, out);
 #endif
 }
 

@@ -24,6 +24,7 @@ from octavo.errors import InvalidRequestError
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Layout
 from octavo.models.filled import filled
+from octavo.quant import registry
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -181,6 +182,14 @@ def test_numbers_in_place_of_an_outline(layout: Layout) -> None:
     sizes = np.linalg.norm(weight.dequantize().astype(np.float32), axis=1)
     assert np.isfinite(sizes).all()
     assert 0.3 < np.median(sizes) < 3
+
+
+@pytest.mark.parametrize("kind", ["Q4_1", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"])
+def test_numbers_in_place_of_a_file_s(kind: str) -> None:
+    """A norm of about 1, about 0: steps count, too."""
+    numbers = filled(registry.outline(kind, (64, 1024))).dequantize()
+    assert 0.3 < np.median(np.linalg.norm(numbers, axis=1)) < 3
+    assert abs(numbers.mean()) < 0.1 * numbers.std()
 
 
 def test_a_model_of_seven_billion(folder: Path) -> None:

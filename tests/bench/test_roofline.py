@@ -14,13 +14,12 @@ from octavo.bench.calibrate import (
     best_time,
     calibrate,
     decode_attention_rate,
-    layout_of,
     random_weight,
     tile_rate,
     with_rows,
 )
 from octavo.bench.driver import Driver
-from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of
+from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of, layout_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
 from octavo.errors import UnsupportedError
 from octavo.kernels.ops import (
@@ -34,8 +33,9 @@ from octavo.kernels.ops import (
     Tensor,
 )
 from octavo.kernels.reference import ReferenceBackend
-from octavo.kernels.select import native_available
+from octavo.kernels.select import Wanted, make_backend, native_available
 from octavo.kernels.weight import Layout, Weight
+from octavo.quant import registry
 
 MACHINE = Machine("none", 2, bandwidth=1e9, tile_rate=1e10, attention_rate=1e9, clock=1e9)
 
@@ -102,6 +102,7 @@ def test_the_real_model_is_its_file(driver: Driver, smollm2: GGUFCheckpoint) -> 
     assert found.kv_bytes == 2 * layers * kv * 2
     assert found.attention == ((2 * hidden, None),) * layers
     assert 5.0 < found.bits < 6.5
+    assert found.layout == ("u4" if native_available() else "f32")
 
 
 class Mixture:
@@ -156,9 +157,9 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
     found = cost_of(loaded.model, loaded.backend, smollm2, "f16")
     if not native_available():
         with pytest.raises(UnsupportedError, match="native kernels"):
-            calibrate(loaded.backend, found.bits)
+            calibrate(loaded.backend, Layout(found.layout))
         return
-    machine = calibrate(loaded.backend, found.bits, seconds=0.01)
+    machine = calibrate(loaded.backend, Layout(found.layout), seconds=0.01)
     assert machine.threads == loaded.backend.threads
     assert 0 < machine.tile_per_cycle < 1000
     assert min(machine.bandwidth, machine.attention_rate, machine.clock) > 0
@@ -196,16 +197,32 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
 
 def test_the_reference_has_no_roofline() -> None:
     with pytest.raises(UnsupportedError, match="native kernels"):
-        calibrate(ReferenceBackend(), 4.5)
+        calibrate(ReferenceBackend(), Layout.U4)
 
 
 def test_a_tile_can_be_timed_anywhere() -> None:
     assert tile_rate(ReferenceBackend(), Layout.U4, seconds=0.0) > 0
 
 
-@pytest.mark.parametrize(("bits", "layout"), [(4.5, Layout.U4), (6.6, Layout.S8), (16.0, Layout.F32)])
-def test_a_model_is_measured_by_the_layout_it_stores(bits: float, layout: Layout) -> None:
-    assert layout_of(bits) is layout
+@pytest.mark.skipif(not native_available(), reason="needs the native kernels")
+@pytest.mark.parametrize("kind", ["Q4_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q6_K", "IQ4_XS", "F16"])
+def test_a_model_is_measured_by_the_layout_it_is_held_in(kind: str) -> None:
+    """Of most of its numbers; none of its tiles is one that no weight meets."""
+    from octavo.kernels.cpu import CpuBackend
+
+    backend = CpuBackend(1, planned=True)
+    form = registry.outline(kind, (64, 256))
+    packed = [backend.pack([each]) for each in (form, registry.outline("F32", (16, 256)))]
+    assert layout_of(packed) is form.layout
+    assert layout_of([]) is Layout.F32
+
+
+@pytest.mark.parametrize("layout", list(Layout))
+def test_a_tile_of_every_layout_can_be_timed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("octavo.bench.calibrate.TILE_BYTES", 1 << 12)
+    monkeypatch.setattr("octavo.bench.calibrate.TILE_K", 256)
+    backend = make_backend("auto", Wanted(1, "auto", "auto"))
+    assert tile_rate(backend, layout, seconds=0.0, rows=3) > 0
 
 
 def test_what_few_rows_get_is_measured_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +235,7 @@ def test_what_few_rows_get_is_measured_with_them(monkeypatch: pytest.MonkeyPatch
     assert decode_attention_rate(backend, spec, kv) == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
     assert decode_attention_rate(backend, windowed, kv) == pytest.approx(3 * 2 * 48 * 100 * 1e3)
     monkeypatch.setattr("octavo.bench.calibrate.tile_rate", lambda backend, layout, seconds, rows: 7.0 * rows)
-    found = with_rows(MACHINE, backend, 4.5, (spec, kv), 5)
+    found = with_rows(MACHINE, backend, Layout.U4, (spec, kv), 5)
     assert (found.tile_rate, found.bandwidth) == (35.0, MACHINE.bandwidth)
     assert found.attention_rate == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
 
@@ -232,7 +249,7 @@ def test_attention_is_taken_from_the_program(driver: Driver) -> None:
 
 def test_random_weights_are_centred() -> None:
     rng = np.random.default_rng(0)
-    for layout in (Layout.U4, Layout.S8, Layout.F32):
+    for layout in (Layout.U4, Layout.S8, Layout.F32, Layout.U3, Layout.NF4):
         w = random_weight(rng, layout, 64, 256).dequantize()
         assert abs(w.mean()) < 0.2 * w.std()
 

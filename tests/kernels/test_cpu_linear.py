@@ -221,7 +221,8 @@ def test_activations_over_their_whole_range(isa: str, activation: Activation) ->
 def test_stacked_weights_of_several_layouts(isa: str) -> None:
     rng = np.random.default_rng(4)
     rows = {"u4": 17, "u4-min": 5, "s8": 20, "f16": 3, "u5": 9, "u5-min": 18}
-    rows |= {"u2": 17, "u3": 20, "s8-by16-wide": 3}
+    rows |= {"u2": 17, "u3": 20, "s8-by16-wide": 3, "k4": 19, "k6": 7, "k5": 16, "c4": 33}
+    rows |= {"u4-min-wide": 20, "c4-block": 9}
     weights = [random_weight(rng, kind, n, 256) for kind, n in rows.items()]
     x, bias = normal(rng, 6, 256), np.arange(sum(rows.values()), dtype=np.float32)
     got, plain = linear(BACKENDS[isa, 2], x, weights, bias=bias), linear(BACKENDS[isa, 2], x, weights)
@@ -264,16 +265,18 @@ def test_activations_are_rounded_as_specified(isa: str) -> None:
 
 
 def test_extreme_integers_do_not_overflow() -> None:
+    steps = {"u2": 0xFF, "u3": 63, "k4": 63, "k5": 63, "k6": 0x80, "c4": 0xE0, "c4-block": 0x80}
     for kind in ("u4", "u4-min", "u5-min", "s8", *STEPPED):
         w = random_weight(np.random.default_rng(7), kind, 16, columns(kind, 64))
-        values = np.full_like(w.values, -128 if kind == "s8" else 0xFF)
-        if kind == "u3":
-            values[:, :, -2:] = 63  # steps have six bits
-        w = replace(w, values=values)
-        for sign in (1, -1):
-            x = np.full((5, w.shape[1]), sign, np.float32)
-            for isa in ISAS:
-                check_against_exact(linear(BACKENDS[isa, 1], x, [w]), x, w)
+        for bits in (0, 0xFF) if kind in STEPPED else (-128 if kind == "s8" else 0xFF,):
+            values = np.full_like(w.values, bits)
+            if kind in STEPPED:
+                values[:, :, -1 if kind.startswith("c4") else -2 :] = steps[kind]
+            extreme = replace(w, values=values)
+            for sign, rows in ((1, 5), (-1, 5), (1, 30), (-1, 30)):
+                x = np.full((rows, w.shape[1]), sign, np.float32)
+                for isa in ISAS:
+                    check_against_exact(linear(BACKENDS[isa, 1], x, [extreme]), x, extreme)
 
 
 def test_packing_refuses_what_cannot_be() -> None:

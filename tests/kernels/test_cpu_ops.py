@@ -121,6 +121,10 @@ def test_gather(backend: CpuBackend) -> None:
         ("f8", True),
         ("u2", True),
         ("u3", False),
+        ("k4", True),
+        ("k5", False),
+        ("k6", True),
+        ("c4", False),
     ],
 )
 def test_mixture_of_experts(backend: CpuBackend, kind: str, renormalize: bool) -> None:

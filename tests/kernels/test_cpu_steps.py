@@ -1,4 +1,4 @@
-"""U2 and U3, scales in two levels, beside S8; what every layout promises is held by test_cpu_linear.py."""
+"""Scales in two levels, beside layouts of one; what every layout promises is held by test_cpu_linear.py."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from octavo.errors import CheckpointError
 from octavo.kernels.cpu import CpuBackend, instruction_sets
 from octavo.kernels.weight import Layout, Weight
-from support.kernels import STEPPED, linear, normal, random_weight
+from support.kernels import FEW_BITS, STEPPED, WHOLE_STEPS, linear, normal, random_weight
 
 ISAS = instruction_sets()
 BACKENDS = {(isa, threads): CpuBackend(threads, isa) for isa in ISAS for threads in (1, 2)}
 
 
 @pytest.mark.parametrize("isa", ISAS)
-@pytest.mark.parametrize("kind", STEPPED)
+@pytest.mark.parametrize("kind", FEW_BITS)
 def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
     """Where no minimum adds anything the bits are those of S8 of the products with the steps."""
     rng = np.random.default_rng(2)
@@ -38,6 +38,22 @@ def test_steps_are_whole_numbers(isa: str, kind: str) -> None:
 
 
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("kind", WHOLE_STEPS)
+def test_steps_have_the_bits_of_scales_in_one_level(isa: str, kind: str) -> None:
+    rng = np.random.default_rng(10)
+    w, x = random_weight(rng, kind, 37, 768), normal(rng, 40, 768)
+    plain = w.widened()
+    assert plain.layout in (Layout.U4, Layout.S8)
+    for rows in (*range(1, 14), 23, 24, 40):
+        want = linear(BACKENDS[isa, 1], x[:rows], [plain])
+        for threads in (1, 2):
+            np.testing.assert_array_equal(linear(BACKENDS[isa, threads], x[:rows], [w]), want)
+    gated = [random_weight(rng, kind, 20, 256) for _ in "gu"]
+    want = linear(BACKENDS[isa, 2], x[:5, :256], [v.widened() for v in gated], gated=True)
+    np.testing.assert_array_equal(linear(BACKENDS[isa, 2], x[:5, :256], gated, gated=True), want)
+
+
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("kind", STEPPED)
 def test_sharded_by_rows_and_by_columns(isa: str, kind: str) -> None:
     rng = np.random.default_rng(5)
@@ -47,8 +63,15 @@ def test_sharded_by_rows_and_by_columns(isa: str, kind: str) -> None:
     np.testing.assert_array_equal(np.concatenate(halves, axis=1), whole)
     parts = [linear(BACKENDS[isa, 1], x[:, a:b], [w.columns(a, b)]) for a, b in ((0, 256), (256, 512))]
     np.testing.assert_allclose(parts[0] + parts[1], whole, rtol=1e-4, atol=1e-4 * np.abs(whole).max())
-    with pytest.raises(CheckpointError, match="cut a group of 256"):
-        w.columns(128, 512)
+    if kind in FEW_BITS:
+        with pytest.raises(CheckpointError, match="cut a group of 256"):
+            w.columns(128, 512)
+        return
+    cut = w.columns(96, 512)  # a part of a group: its scales in one level
+    assert cut.layout.stepped == (kind == "c4-block")
+    np.testing.assert_array_equal(cut.dequantize(), w.dequantize()[:, 96:])
+    with pytest.raises(CheckpointError, match="columns 112 to 512 cut a group of 32"):
+        w.columns(112, 512)
 
 
 def test_what_a_weight_must_have() -> None:
@@ -59,6 +82,6 @@ def test_what_a_weight_must_have() -> None:
         with pytest.raises(CheckpointError, match="lacks its f16 scales"):
             replace(w, scale=w.scale.astype(np.float32))
         with pytest.raises(CheckpointError, match="lacks its f16 scales"):
-            replace(w, minimum=None if kind == "u2" else w.scale)
+            replace(w, minimum=w.scale if w.minimum is None else None)
         with pytest.raises(CheckpointError, match="lacks its scales"):
-            replace(w, scale=np.repeat(w.scale, 8, axis=1))
+            replace(w, scale=np.repeat(w.scale, 2, axis=1))

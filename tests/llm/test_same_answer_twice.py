@@ -28,7 +28,7 @@ from support.crowds import KV_DTYPES, PARAMS, Crowd, alone, crowds, prompts
 from support.few_bits import FEW_BITS
 from support.tiny_engine import save_tiny_llama
 
-CASES, SLOW_CASES, FEW_CASES = 500, 5000, 24
+CASES, SLOW_CASES, FEW_CASES = 500, 5000, 40
 pytestmark = pytest.mark.skipif(not native_available(), reason="promised of the native kernels")
 
 

@@ -1,4 +1,4 @@
-"""Weights rounded to U2 and U3, as methods that a model can be loaded by: no file of such is at hand."""
+"""Weights rounded to layouts with scales in two levels, as methods that a model can be loaded by."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from octavo.kernels.outline import Outline, outline_of
 from octavo.kernels.weight import F32Array, Layout, Weight
 from octavo.quant.on_load import Method
+from octavo.quant.registry import get_format
 
 SHIFTS = np.array([0, 2, 4, 6], np.uint8)[:, None]
 BITS = np.arange(8, dtype=np.uint8)[:, None]
@@ -54,6 +55,19 @@ def u3(w: F32Array) -> Weight:
     return Weight(Layout.U3, (n, w.shape[1]), values, d)
 
 
+def k4(w: F32Array) -> Weight:
+    return _of_format("Q4_K", w)
+
+
+def k6(w: F32Array) -> Weight:
+    return _of_format("Q6_K", w)
+
+
+def _of_format(name: str, w: F32Array) -> Weight:
+    form = get_format(name)
+    return form.unpack(form.made(w), lambda: None)
+
+
 def _method(name: str, make: Any) -> Method:
     def form(shape: tuple[int, int]) -> Outline:
         return outline_of(make(np.zeros((1, 256), np.float32))).resized(shape)
@@ -61,4 +75,4 @@ def _method(name: str, make: Any) -> Method:
     return Method((name,), 256, make, form)
 
 
-FEW_BITS = {"u2": _method("u2", u2), "u3": _method("u3", u3)}
+FEW_BITS = {make.__name__: _method(make.__name__, make) for make in (u2, u3, k4, k6)}

@@ -42,8 +42,12 @@ LAYOUTS = (
     "u4-zero-order",
 )
 """row: one scale for all columns. order: columns in an order of their own."""
-STEPPED = ("u2", "u3")
+FEW_BITS = ("u2", "u3")
+WHOLE_STEPS = ("k4", "k5", "k6", "c4", "c4-block")
+"""block: a scale of 32 columns."""
+STEPPED = (*FEW_BITS, *WHOLE_STEPS)
 """With scales in two levels: of a multiple of 256 columns."""
+_STEPPED_BYTES = {"u2": 10, "u3": 14, "k4": 18, "k5": 22, "k6": 26, "c4": 17}
 CODED = ("f8", "f8-blocks", "nf4", "fp4")
 """Of codes of floats; nf4 and fp4 need a multiple of 64 columns."""
 
@@ -72,11 +76,15 @@ def random_weight(rng: np.random.Generator, kind: str, n: int, k: int) -> Weight
         return Weight(Layout.F8, (n, k), codes.view(ml_dtypes.float8_e4m3fn), scale)
     blocks = k // 32
     if kind in STEPPED:
-        q = rng.integers(0, 256, (n, blocks, 10 if kind == "u2" else 14)).astype(np.uint8)
-        if kind == "u3":
+        name, _, by = kind.partition("-")
+        q = rng.integers(0, 256, (n, blocks, _STEPPED_BYTES[name])).astype(np.uint8)
+        if name in ("u3", "k4", "k5"):
             q[:, :, -2:] &= 63
-        d, m = (rng.uniform(0.0005, 0.003, (n, k // 256)).astype(np.float16) for _ in "dm")
-        return Weight(Layout(kind), (n, k), q, d, -m if kind == "u2" else None)
+        if name == "c4":
+            q[:, :, -1] = (q[:, :, -1] & 63) - np.uint8(32)
+        groups, large = k // (32 if by else 256), 8 if name in ("k6", "c4") else 1
+        d, m = (rng.uniform(0.0005 / large, 0.003 / large, (n, groups)).astype(np.float16) for _ in "dm")
+        return Weight(Layout(name), (n, k), q, d, -m if name in ("u2", "k4", "k5") else None)
     wide = kind.endswith("wide")
     if "row" in kind or "zero" in kind or "order" in kind:
         return grouped_weight(rng, kind, n, k, k if "row" in kind else 32)
@@ -200,6 +208,7 @@ def check_against_exact(got: F32, x: F32, w: Weight) -> None:
     dense = w.dequantize().astype(np.float64)
     size = np.abs(dense)
     if w.layout.stepped and (minimum := w.widened().minimum) is not None:
-        size = size + 2 * np.repeat(np.abs(minimum.astype(np.float64)), 16, axis=1)
+        each = x.shape[1] // minimum.shape[1]
+        size = size + 2 * np.repeat(np.abs(minimum.astype(np.float64)), each, axis=1)
     bound = 4e-7 * np.sqrt(x.shape[1]) * (np.abs(seen) @ size.T) + 1e-30
     assert (np.abs(got - seen @ dense.T) <= bound).all()

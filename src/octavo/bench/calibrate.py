@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import UnsupportedError
+from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.ops import AttentionSpec, Backend, Inputs, KVSpec, Limits, Ops, Tensor
-from octavo.kernels.weight import BLOCK, Layout, Weight
+from octavo.kernels.weight import BLOCK, STEPPED_GROUP, Layout, Weight
 
 TILE_K, TILE_ROWS = 2048, 128
 TILE_BYTES = 1 << 20
@@ -29,7 +31,8 @@ class Machine:
 
     Attributes:
         bandwidth: bytes read from memory a second.
-        tile_rate: MAC/s of the linears' tile for the model's layout; attention_rate: in fp32.
+        tile_rate: MAC/s of the linears' tile for the layout of most of the model's weights.
+        attention_rate: in fp32.
         clock: cycles a second of one core.
     """
 
@@ -46,8 +49,8 @@ class Machine:
         return self.tile_rate / self.clock / self.threads
 
 
-def calibrate(backend: Backend, bits: float, seconds: float = 0.5) -> Machine:
-    """Measure this machine with the kernels that a model of so many bits a weight runs on.
+def calibrate(backend: Backend, layout: Layout, seconds: float = 0.5) -> Machine:
+    """Measure this machine with the kernels that a model of such weights runs on.
 
     Raises:
         UnsupportedError: the backend has no native kernels.
@@ -62,7 +65,7 @@ def calibrate(backend: Backend, bits: float, seconds: float = 0.5) -> Machine:
         backend.isa,
         backend.threads,
         read_bandwidth(backend),
-        tile_rate(backend, layout_of(bits), seconds),
+        tile_rate(backend, layout, seconds),
         tile_rate(backend, Layout.F32, seconds),
         clock_rate(),
     )
@@ -78,7 +81,7 @@ def bandwidth_of(backend: Backend, nbytes: float) -> float:
 
 
 def with_rows(
-    machine: Machine, backend: Backend, bits: float, attention: tuple[AttentionSpec, KVSpec], rows: int,
+    machine: Machine, backend: Backend, layout: Layout, attention: tuple[AttentionSpec, KVSpec], rows: int,
     seconds: float = 0.5,
 ) -> Machine:  # fmt: skip
     """The machine's limits for a step that decodes so many sequences, everything it reads in a cache.
@@ -88,14 +91,9 @@ def with_rows(
     """
     return replace(
         machine,
-        tile_rate=tile_rate(backend, layout_of(bits), seconds, rows),
+        tile_rate=tile_rate(backend, layout, seconds, rows),
         attention_rate=decode_attention_rate(backend, *attention, seconds),
     )
-
-
-def layout_of(bits: float) -> Layout:
-    """How a model of so many bits a weight stores most of them."""
-    return Layout.U4 if bits < 6.5 else Layout.S8 if bits < 12 else Layout.F32
 
 
 def decode_attention_rate(backend: Backend, spec: AttentionSpec, kv: KVSpec, seconds: float = 0.5) -> float:
@@ -129,9 +127,9 @@ def decode_attention_rate(backend: Backend, spec: AttentionSpec, kv: KVSpec, sec
 
 def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int = TILE_ROWS) -> float:
     """MAC/s of the linear at so many rows, over weights of this layout that stay in a cache."""
-    per_weight = {Layout.U4: 0.6875, Layout.S8: 1.125, Layout.F32: 4.0}[layout]
-    n = backend.threads * max(int(TILE_BYTES / per_weight / TILE_K) // 16, 1) * 16
     rng = np.random.default_rng(0)
+    panel = random_weight(rng, layout, 16, TILE_K).nbytes
+    n = backend.threads * max(TILE_BYTES // panel, 1) * 16
     table = backend.pack([Weight.dense(rng.standard_normal((BLOCK, TILE_K), np.float32))])
     weight = backend.pack([random_weight(rng, layout, n, TILE_K)])
     repeats = max(int(2e9 / (n * TILE_K * rows)), 1)  # waking the threads must not count
@@ -149,14 +147,24 @@ def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int 
 
 
 def random_weight(rng: np.random.Generator, layout: Layout, n: int, k: int) -> Weight:
-    """A matrix [n, k] of random numbers in a layout."""
-    if layout is Layout.F32:
-        return Weight.dense(rng.standard_normal((n, k), np.float32))
-    scale = rng.uniform(0.5, 1.5, (n, k // BLOCK)).astype(np.float16)
-    if layout is Layout.S8:
-        return Weight(layout, (n, k), rng.integers(-127, 128, (n, k // BLOCK, BLOCK), np.int8), scale)
-    values = rng.integers(0, 256, (n, k // BLOCK, BLOCK // 2), np.uint8)
-    return Weight(layout, (n, k), values, scale, (-8 * scale).astype(np.float16))
+    """A matrix [n, k] of random numbers in a layout; k is a multiple of what shares a scale there."""
+    if layout in (Layout.F32, Layout.F16, Layout.BF16):
+        return Weight.dense(rng.standard_normal((n, k), np.float32).astype(layout.dtype))
+
+    def scales(groups: int) -> npt.NDArray[np.float32]:
+        return rng.uniform(0.5, 1.5, (n, groups)).astype(np.float32)
+
+    if layout.nibbles:
+        return Weight(layout, (n, k), rng.integers(0, 256, (n, k // 2), np.uint8), scales(k // NF4_GROUP))
+    if layout is Layout.F8:
+        codes = rng.integers(0, 127, (n, k), np.uint8) | rng.integers(0, 2, (n, k), np.uint8) << 7  # no NaN
+        return Weight(layout, (n, k), codes.view(layout.dtype), scales(1))
+    scale = scales(k // (STEPPED_GROUP if layout.stepped else BLOCK)).astype(np.float16)
+    values = rng.integers(0, 256, (n, k // BLOCK, layout.block_bytes), np.uint8)
+    if layout in (Layout.U3, Layout.K4, Layout.K5):
+        values[:, :, -2:] &= 63  # steps of six bits
+    minimum = -8 * scale if layout is Layout.U4 or layout.step_minima else None
+    return Weight(layout, (n, k), values.view(layout.dtype), scale, minimum)
 
 
 def one_sequence(ids: Sequence[int], page_size: int, first: int) -> ForwardBatch:

@@ -14,6 +14,7 @@ The work is counted from the recorded program of the model, so any family is.
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,7 @@ from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
 from octavo.kernels.program import Call, record
+from octavo.kernels.weight import Layout
 from octavo.models.registry import Model
 
 DECODE_PROMPT = 16
@@ -65,6 +67,7 @@ class ModelCost:
         kv_bytes: of a token in all layers.
         attention: (MACs per query and visible position, window or None) of each layer.
         bits: stored bits of a weight, scales included.
+        layout: of most of the weights, as their backend holds them.
         spared_bytes: of weight_bytes, those of the head that a step of greedy rows does not read.
         width: numbers of a token between layers.
     """
@@ -75,6 +78,7 @@ class ModelCost:
     kv_bytes: int
     attention: tuple[tuple[int, int | None], ...]
     bits: float
+    layout: str = Layout.F32.value
     expert_bytes: int = 0
     expert_share: float = 0.0
     spared_bytes: int = 0
@@ -161,6 +165,7 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dt
         sum(spec.bytes_per_token for spec in specs),
         tuple(attention),
         8 * packed / _elements(list((dense | experts).values())),
+        layout_of(list((dense | experts).values())).value,
         of_experts,
         share,
         sum(getattr(weight, "spared_bytes", 0) for weight in dense.values()),
@@ -174,6 +179,15 @@ def attention_of(model: Model, backend: Backend, kv_dtype: str) -> tuple[Attenti
     cache = backend.kv_cache(specs, 1, 1)
     recorder, _ = record(lambda ops, inputs: model.forward(ops, inputs, cache), Limits(1, 1, 1, 1))
     return next(call.args["spec"] for call in recorder.calls if call.name == "attention"), specs[0]
+
+
+def layout_of(weights: Sequence[PackedWeight]) -> Layout:
+    """The one that most of the numbers lie in; of a backend that does not say, F32."""
+    counts: Counter[Layout] = Counter()
+    for weight in weights:
+        for layout in getattr(weight, "layouts", ()):
+            counts[layout] += weight.shape[0] * weight.shape[1]
+    return max(counts, key=counts.__getitem__, default=Layout.F32)
 
 
 def _elements(weights: Sequence[PackedWeight]) -> int:

@@ -189,7 +189,7 @@ def speeds_of(
     if described is not None:
         bounds = Bounds(cost, as_machine(described), drafted=drafted_of(engine, target))
         return speeds(bounds, described.source, work, target)
-    bounds = Bounds(cost, measured(user.threads, user.isa, cost.bits))
+    bounds = Bounds(cost, measured(user.threads, user.isa, cost.layout))
     if not planned.fits or found.needs_encoder:
         return speeds(bounds, "measured here, at best", work, target)
     return speeds(timed(user, found, bounds, work, sizes_of(target, planned)), TIMED, work, target)
@@ -222,14 +222,15 @@ def timed(user: EngineConfig, found: Outlined, bounds: Bounds, work: Work, sizes
         return Timed(bounds, steps, clock.prompt(work.prompt, work.chunk))
 
 
-def measured(threads: int | None, isa: str, bits: float) -> Machine:
-    """This machine's limits, with the kernels themselves on weights of so many bits."""
+def measured(threads: int | None, isa: str, layout: str) -> Machine:
+    """This machine's limits, with the kernels themselves on weights of that layout."""
     from octavo.bench.calibrate import calibrate
     from octavo.kernels.cpu import CpuBackend
+    from octavo.kernels.weight import Layout
     from octavo.runtime.hardware import usable_threads
 
     with saying("measuring what this machine's memory and arithmetic allow", quiet=True):
-        return calibrate(CpuBackend(threads or usable_threads(), isa), bits)
+        return calibrate(CpuBackend(threads or usable_threads(), isa), Layout(layout))
 
 
 def work_of(target: Target, chunk: int, kv_tokens: int) -> Work:

@@ -120,6 +120,7 @@ def roofline(
     from octavo.bench.calibrate import bandwidth_of, calibrate, with_rows
     from octavo.bench.roofline import Meter, attention_of, cost_of
     from octavo.checkpoints import open_checkpoint
+    from octavo.kernels.weight import Layout
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
     driver = load(engine, max(sizes), as_json)
@@ -128,13 +129,13 @@ def roofline(
     pages = page_specs(loaded.model, loaded.backend, loaded.user)
     work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     with saying("measuring what this machine's memory and arithmetic allow", as_json):
-        machine = calibrate(loaded.backend, work.bits)
+        machine = calibrate(loaded.backend, Layout(work.layout))
     room = loaded.config.max_model_len - ROOFLINE_TOKENS
     long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
     attention = attention_of(loaded.model, loaded.backend, pages[0].dtype)
     meter = Meter(
         driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
-        lambda rows: with_rows(machine, loaded.backend, work.bits, attention, rows),
+        lambda rows: with_rows(machine, loaded.backend, Layout(work.layout), attention, rows),
     )  # fmt: skip
     with saying(f"measuring {len(lengths) + len(sizes) + len(long)} workloads (minutes)", as_json):
         lines = meter.lines(lengths, sizes, long)

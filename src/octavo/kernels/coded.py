@@ -33,6 +33,9 @@ _FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3], np.float32) / np.float32(12)
 FP4_CODE = np.concatenate([_FP4, -_FP4])
 """bitsandbytes, functional.py, get_4bit_type."""
 
+IQ4_CODE = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+"""Whole numbers that C4's four bits name: llama.cpp, ggml-common.h, kvalues_iq4nl. x meets them rounded."""
+
 _BYTES = np.arange(256)
 _EXPONENT, _MANTISSA = _BYTES >> 3 & 15, _BYTES & 7
 _F8 = np.where(_EXPONENT == 0, _MANTISSA * 2.0**-9, (8 + _MANTISSA) * 2.0 ** (_EXPONENT - 10.0))

@@ -16,6 +16,7 @@ from octavo.kernels.weight import BLOCK, Array, Layout, Weight, alike, check_sta
 _LAYOUTS = {
     Layout.F32: 0, Layout.F16: 1, Layout.BF16: 2, Layout.S8: 3, Layout.U4: 4, Layout.U5: 6,
     Layout.F8: 8, Layout.NF4: 9, Layout.FP4: 10, Layout.U2: 11, Layout.U3: 12,
+    Layout.K4: 13, Layout.K5: 14, Layout.K6: 15, Layout.C4: 16,
 }  # fmt: skip
 _S8_BY_16 = 5
 _S8_CUT = 7
@@ -25,10 +26,14 @@ class CpuWeight:
     """A packed matrix: native parts of one layout each, stacked along the output rows.
 
     Most weights are one part; a checkpoint that stores q and v in different formats makes more.
+
+    Attributes:
+        layouts: each part's.
     """
 
-    def __init__(self, parts: Sequence[_native.Matrix], gated: bool) -> None:
+    def __init__(self, parts: Sequence[_native.Matrix], layouts: Sequence[Layout], gated: bool) -> None:
         self.parts = tuple(parts)
+        self.layouts = tuple(layouts)
         self._gated = gated
 
     @property
@@ -85,11 +90,13 @@ def pack(
         sources = [w.dense_f32() for w in weights]  # must be interleaved: one form
     elif gated and _form(sources[0]) != _form(sources[1]):  # zero points beside none
         sources = [w.with_minima() for w in sources]
-    parts = []
+    parts, layouts = [], []
     for _, group in groupby(sources, key=_form):
-        parts.append(_pack_part(pool, arena, list(group), gated, head))
+        together = list(group)
+        parts.append(_pack_part(pool, arena, together, gated, head))
+        layouts.append(together[0].layout)
     release(weights)
-    return CpuWeight(parts, gated)
+    return CpuWeight(parts, layouts, gated)
 
 
 def _packable(w: Weight, head: bool) -> Weight:

@@ -72,11 +72,14 @@ class Outline(Weight):
         if self.layout is not Layout.U5 and not self.layout.stepped:
             return self
         n, k = self.shape
-        q, scale, minimum = _nothing((n, k // BLOCK, BLOCK), np.dtype(np.int8)), self.scale, self.minimum
+        layout = Layout.U4 if self.layout is Layout.K4 else Layout.S8
+        each = BLOCK if layout is Layout.S8 else BLOCK // 2
+        q, scale, minimum = _nothing((n, k // BLOCK, each), layout.dtype), self.scale, self.minimum
         if self.layout.stepped:
-            scale = _nothing((n, k // 16), np.dtype(np.float32))
+            by_16 = self.layout in (Layout.U2, Layout.U3, Layout.K6)
+            scale = _nothing((n, k // (16 if by_16 else BLOCK)), np.dtype(np.float32))
             minimum = None if minimum is None else scale
-        return Outline(Layout.S8, self.shape, q, scale, minimum, order=self.order)
+        return Outline(layout, self.shape, q, scale, minimum, order=self.order)
 
     def with_minima(self) -> Weight:
         if self.zero is None:

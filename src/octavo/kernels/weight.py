@@ -10,6 +10,10 @@ them into what its kernels stream. Nothing downstream of a Weight knows the name
     U5       fifth bits, then as U4, [N, K/32, 20]  f16 or f32       f16 or f32, or None
     U2       steps behind two-bit q, [N, K/32, 10]  f16              f16
     U3       steps behind 3-bit q, [N, K/32, 14]    f16              -
+    K4       steps behind U4's q, [N, K/32, 18]     f16              f16
+    K5       steps behind U5's q, [N, K/32, 22]     f16              f16
+    K6       steps behind 6-bit q, [N, K/32, 26]    f16              -
+    C4       a step behind 4-bit codes, [N, K/32, 17]  f16           -
     F8       E4M3, [N, K]                           f32              -
     NF4, FP4 two codes a byte, [N, K/2]             f32              -
 
@@ -22,9 +26,15 @@ fifth bit of element j.
 U2:  w = scale * s * q + minimum * m. Bits 2i and 2i + 1 of byte j of a block's first eight are element
 8i + j. Its last two bytes are the steps of its halves of 16: s in the low nibble, m in the high one.
 U3:  w = scale * (s - 32) * (q - 4): the third bit of element 4i + j is bit i of byte 8 + j, s a whole step.
-G of these two is 256, of the others 32, of S8 and U4 also any multiple of it that divides K. Columns may lie
-in another order (act-order, in which GPTQ quantizes): packed column j is column order[j] of W. x is rounded
-in blocks of that order.
+K4, K5:  w = scale * s * q + minimum * m: a block's last two bytes are s and m.
+K6:  w = scale * s * (q - 32). Each half of 16 has eight bytes of low bits, element j in the low nibble of
+byte j and j + 8 in its high one, and four of two high bits, those of element 4i + j at bits 2i and 2i + 1 of
+byte j. The last two bytes are the halves' s, int8.
+C4:  w = scale * s * number, of which kernels/coded.py, IQ4_CODE, has 16. Codes lie as U4's q do, s is int8.
+
+G of U2 to C4 is 256 (of C4 32, too), of the others 32, of S8 and U4 also any multiple of it that divides K. A
+scale times a step is exact in f32. Columns may lie in another order (act-order, in which GPTQ quantizes):
+packed column j is column order[j] of W. x is rounded in blocks of that order.
 F8, NF4, FP4:  w = scale * number (kernels/coded.py says which). G is 64; of F8 it is 128, the last group
 of a row being what is left, or K where a row has one scale.
 """
@@ -40,7 +50,15 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.errors import CheckpointError
-from octavo.kernels.coded import F8_GROUP, FP4_CODE, NF4_CODE, NF4_GROUP, f8_numbers, nibble_numbers
+from octavo.kernels.coded import (
+    F8_GROUP,
+    FP4_CODE,
+    IQ4_CODE,
+    NF4_CODE,
+    NF4_GROUP,
+    f8_numbers,
+    nibble_numbers,
+)
 
 BLOCK = 32
 """Elements of K that share a scale in activations, and in quantized layouts but for S8 by 16."""
@@ -61,6 +79,10 @@ class Layout(Enum):
     FP4 = "fp4"
     U2 = "u2"
     U3 = "u3"
+    K4 = "k4"
+    K5 = "k5"
+    K6 = "k6"
+    C4 = "c4"
 
     @property
     def quantized(self) -> bool:
@@ -80,12 +102,22 @@ class Layout(Enum):
     @property
     def stepped(self) -> bool:
         """Of such integers with scales in two levels."""
-        return self in (Layout.U2, Layout.U3)
+        return self in _STEPPED
 
     @property
     def nibbles(self) -> bool:
         """Of such codes of four bits."""
         return self in CODES
+
+    @property
+    def block_bytes(self) -> int:
+        """Of integers: bytes of the values of 32 columns."""
+        return _BLOCK_BYTES[self]
+
+    @property
+    def step_minima(self) -> bool:
+        """Whether there are minima in two levels, too."""
+        return self in _STEPPED_MINIMA
 
 
 _DTYPES: dict[Layout, np.dtype[np.generic]] = {
@@ -100,11 +132,19 @@ _DTYPES: dict[Layout, np.dtype[np.generic]] = {
     Layout.FP4: np.dtype(np.uint8),
     Layout.U2: np.dtype(np.uint8),
     Layout.U3: np.dtype(np.uint8),
+    Layout.K4: np.dtype(np.uint8),
+    Layout.K5: np.dtype(np.uint8),
+    Layout.K6: np.dtype(np.uint8),
+    Layout.C4: np.dtype(np.uint8),
 }
 CODES = {Layout.NF4: NF4_CODE, Layout.FP4: FP4_CODE}
-_BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20, Layout.U2: 10, Layout.U3: 14}
+_STEPPED = {Layout.U2: 10, Layout.U3: 14, Layout.K4: 18, Layout.K5: 22, Layout.K6: 26, Layout.C4: 17}
+_BLOCK_BYTES = {Layout.S8: 32, Layout.U4: 16, Layout.U5: 20, **_STEPPED}
+_STEPPED_MINIMA = (Layout.U2, Layout.K4, Layout.K5)
+_EXACT_IN_ONE_LEVEL = (Layout.K4, Layout.K5, Layout.K6, Layout.C4)
+"""Stepped layouts whose products have the bits that widened() gives them."""
 STEPPED_GROUP = 256
-"""Columns of U2 and U3 that share a scale, which a step of each 16 is multiplied by."""
+"""Columns of such layouts that share a scale, which a step of each 16 or 32 is multiplied by."""
 _TWO_BITS = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
 _ONE_BIT = np.arange(8, dtype=np.uint8)[:, None]
 MOST_ZERO = 127
@@ -164,17 +204,19 @@ class Weight:
                 raise CheckpointError(f"{name} lacks its zero points")
         if self.layout.stepped:
             types = [table.dtype for table in (scale, self.minimum) if table is not None]
-            if types != [np.float16] * (2 if self.layout is Layout.U2 else 1):
-                raise CheckpointError(f"{name} lacks its f16 scales, or minima that U2 has and U3 has not")
+            if types != [np.float16] * (1 + self.layout.step_minima):
+                raise CheckpointError(
+                    f"{name} lacks its f16 scales or minima, or has minima that are not its own"
+                )
         if self.order is not None and not np.array_equal(np.sort(self.order), np.arange(k)):
             raise CheckpointError(f"{name} has an order that does not name each column once")
-        return (n, k // BLOCK, _BLOCK_BYTES[self.layout])
+        return (n, k // BLOCK, self.layout.block_bytes)
 
     def _divides(self, groups: int) -> bool:
         """Whether a row may have so many scales."""
         k = self.shape[1]
         if self.layout.stepped:
-            return groups * STEPPED_GROUP == k
+            return groups * STEPPED_GROUP == k or (self.layout is Layout.C4 and groups * BLOCK == k)
         if groups == k // 16:
             return self.layout is Layout.S8
         together = k // BLOCK if self.layout is Layout.U5 else groups
@@ -217,10 +259,14 @@ class Weight:
     def columns(self, start: int, stop: int) -> Weight:
         """The weight made of columns start to stop - 1, whole groups; a row's one scale is every column's.
 
+        Of K4 to C4 parts of a group are met in a layout of one level, where they have the same bits.
+
         Raises:
             CheckpointError: a group would be cut, or the columns have an order of their own.
         """
         n, k = self.shape
+        if self.layout in _EXACT_IN_ONE_LEVEL and (start % self.group or (stop % self.group and stop != k)):
+            return self.widened().columns(start, stop)
         if self.order is not None:
             raise CheckpointError("columns in an order of their own (act-order) cannot be cut apart")
         whole = self.scale is not None and self.scale.shape[1] == 1
@@ -294,8 +340,7 @@ class Weight:
     def _unsigned(self) -> npt.NDArray[np.uint8]:
         """q of U4 or U5 [N, K/32, 32]."""
         packed = self.values.view(np.uint8)
-        nibbles = packed[:, :, -BLOCK // 2 :]
-        q = np.concatenate([nibbles & np.uint8(15), nibbles >> np.uint8(4)], axis=2)
+        q = _both_nibbles(packed[:, :, -BLOCK // 2 :])
         if self.layout is Layout.U5:
             q |= np.unpackbits(packed[:, :, :4], axis=2, bitorder="little") << np.uint8(4)
         return q
@@ -306,11 +351,24 @@ class Weight:
         return CODES[self.layout]
 
     def widened(self) -> Weight:
-        """U2, U3 and U5 as S8, the same numbers, for backends that read no other bits; others as they are."""
-        if self.layout.stepped:
-            return self._without_steps()
-        if self.layout is not Layout.U5:
-            return self
+        """U2, U3, K5, K6, C4 and U5 as S8, K4 as U4, the same numbers, for backends that read no others."""
+        match self.layout:
+            case Layout.U2 | Layout.U3:
+                return self._without_steps()
+            case Layout.K4:
+                return self._without_steps_behind(Layout.U4)
+            case Layout.K5:
+                return self._without_steps_behind(Layout.U5).widened()
+            case Layout.K6:
+                return self._six_bits_in_eight()
+            case Layout.C4:
+                return self._codes_in_eight_bits()
+            case Layout.U5:
+                return self._five_bits_in_eight()
+        return self
+
+    def _five_bits_in_eight(self) -> Weight:
+        """U5 as S8."""
         q = self._unsigned().view(np.int8)
         if self.minimum is None:
             q -= np.int8(_CENTRES[Layout.U5])
@@ -322,18 +380,42 @@ class Weight:
         n, k = self.shape
         packed = self.values.view(np.uint8)
         q = (packed[:, :, None, :8] >> _TWO_BITS & np.uint8(3)).reshape(n, k // BLOCK, BLOCK).view(np.int8)
-        steps = packed[:, :, -2:].reshape(n, -1, STEPPED_GROUP // 16)
-
-        def table(of: Array, factors: Array) -> F32Array:
-            return (of.astype(np.float32)[:, :, None] * factors.astype(np.float32)).reshape(n, k // 16)
-
+        steps = packed[:, :, -2:]
         if self.minimum is not None:
-            scale, minimum = table(self.scale, steps & 15), table(self.minimum, steps >> 4)
+            scale, minimum = _one_level(self.scale, steps & 15), _one_level(self.minimum, steps >> 4)
         else:
             third = (packed[:, :, None, 8:12] >> _ONE_BIT & np.uint8(1)).reshape(q.shape).view(np.int8)
             q = q + np.int8(4) * third - np.int8(4)
-            scale, minimum = table(self.scale, steps.astype(np.int16) - 32), None
+            scale, minimum = _one_level(self.scale, steps.astype(np.int16) - 32), None
         return Weight(Layout.S8, self.shape, q, scale, minimum, self.release, order=self.order)
+
+    def _without_steps_behind(self, layout: Layout) -> Weight:
+        """K4 as U4, K5 as U5, with f32 tables."""
+        assert self.scale is not None  # checked in __post_init__
+        assert self.minimum is not None
+        packed = self.values.view(np.uint8)
+        scale, minimum = (_one_level(t, packed[:, :, i]) for i, t in ((-2, self.scale), (-1, self.minimum)))
+        return Weight(layout, self.shape, packed[:, :, :-2], scale, minimum, self.release, order=self.order)
+
+    def _six_bits_in_eight(self) -> Weight:
+        """K6 as S8 by 16."""
+        assert self.scale is not None  # checked in __post_init__
+        n, k = self.shape
+        packed = self.values.view(np.uint8)
+        halves = packed[:, :, :-2].reshape(n, k // 16, 12)
+        high = halves[:, :, None, 8:] >> _TWO_BITS & np.uint8(3)
+        q = _both_nibbles(halves[:, :, :8]) | high.reshape(n, k // 16, 16) << np.uint8(4)
+        scale = _one_level(self.scale, packed[:, :, -2:].view(np.int8))
+        numbers = (q.view(np.int8) - np.int8(32)).reshape(n, k // BLOCK, BLOCK)
+        return Weight(Layout.S8, self.shape, numbers, scale, None, self.release, order=self.order)
+
+    def _codes_in_eight_bits(self) -> Weight:
+        """C4 as S8."""
+        assert self.scale is not None  # checked in __post_init__
+        packed = self.values.view(np.uint8)
+        scale = _one_level(self.scale, packed[:, :, -1].view(np.int8))
+        numbers = IQ4_CODE[_both_nibbles(packed[:, :, :-1])]
+        return Weight(Layout.S8, self.shape, numbers, scale, None, self.release, order=self.order)
 
     def with_minima(self) -> Weight:
         """Zero points as f32 minima -scale * zero, exact for scales of up to 17 bits; others as they are."""
@@ -341,6 +423,19 @@ class Weight:
             return self
         minimum = self.scale.astype(np.float32) * -self.zero.astype(np.float32)
         return replace(self, zero=None, minimum=minimum)
+
+
+def _one_level(scale: Array, steps: Array) -> F32Array:
+    """Tables [N, K/G] of f16 times whole steps, which divide G alike, as f32."""
+    n, groups = scale.shape
+    factors = steps.reshape(n, groups, -1).astype(np.float32)
+    return (scale.astype(np.float32)[:, :, None] * factors).reshape(n, -1)
+
+
+def _both_nibbles(packed: Array) -> npt.NDArray[np.uint8]:
+    """Bytes [..., n] -> [..., 2 n], the low nibbles first."""
+    q = packed.view(np.uint8)
+    return np.concatenate([q & np.uint8(15), q >> np.uint8(4)], axis=-1)
 
 
 def check_stack(weights: Sequence[Weight], gated: bool) -> None:

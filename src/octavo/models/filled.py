@@ -14,12 +14,18 @@ from octavo.models.planned import PlannedLoader
 
 TEMPLATE = 1 << 20
 """Random bytes that are repeated: what kernels take does not depend on them."""
-SPREAD = {Layout.U4: 4.6, Layout.U5: 9.2, Layout.S8: 74.0, Layout.U2: 8.0, Layout.U3: 42.0, Layout.F8: 4.0}
-"""Of random codes of a layout, about; of the others it is 1."""
-CENTRE = {Layout.U4: 7.5, Layout.U5: 15.5, Layout.U2: 1.5}
+SPREAD = {
+    Layout.U4: 4.6, Layout.U5: 9.2, Layout.S8: 74.0, Layout.U2: 8.0, Layout.U3: 42.0, Layout.K4: 258.0,
+    Layout.K5: 527.0, Layout.K6: 1363.0, Layout.C4: 4997.0, Layout.F8: 4.0,
+}  # fmt: skip
+"""Of random codes of a layout, times their steps, about; of the others it is 1."""
+CENTRE = {Layout.U4: 7.5, Layout.U5: 15.5, Layout.U2: 1.5, Layout.K4: 7.5, Layout.K5: 15.5}
 """Of random codes that are not below 0."""
 F8_SMALL = 0x4F
 """Bits of an F8 number that are kept: none is NaN, none above 4."""
+
+LARGEST_STEP = 63
+"""Of K4 and K5."""
 
 
 class FilledLoader(PlannedLoader):
@@ -61,7 +67,10 @@ def _values(layout: Layout, form: Array, k: int, rng: np.random.Generator) -> Ar
     codes = rng.integers(0, 256, TEMPLATE, np.uint8)
     if layout is Layout.F8:
         codes &= F8_SMALL | 0x80
-    return np.resize(codes.view(form.dtype), form.shape)
+    values = np.resize(codes, form.shape)
+    if layout in (Layout.K4, Layout.K5):
+        values[:, :, -2:] &= LARGEST_STEP
+    return values.view(form.dtype)
 
 
 def _constant(form: Array, value: float) -> Array:

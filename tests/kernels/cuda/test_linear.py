@@ -67,11 +67,19 @@ def test_every_layout(kind: str, rounds: bool) -> None:
 @pytest.mark.parametrize("rounds", [False, True])
 @pytest.mark.parametrize("kind", STEPPED)
 def test_scales_in_two_levels(kind: str, rounds: bool) -> None:
-    """They are met as bytes with scales, and minima, of 16 columns."""
+    """They are met in a layout of one level, most as bytes with scales, and minima, of 16 columns."""
     rng = np.random.default_rng(1)
     w = random_weight(rng, kind, 37, 256)
     packed = interpreted().pack([w]).parts[0]
-    assert (packed.layout, packed.group, packed.minimum is None) == (Layout.S8, 16, kind == "u3")
+    met = {
+        "u2": (Layout.S8, 16, False),
+        "u3": (Layout.S8, 16, True),
+        "k4": (Layout.U4, 32, False),
+        "k5": (Layout.S8, 32, False),
+        "k6": (Layout.S8, 16, True),
+    }
+    want = met.get(kind, (Layout.S8, 32, True))
+    assert (packed.layout, packed.group, packed.minimum is None) == want
     for rows in (1, 33):
         x = normal(rng, rows, 256) * rng.uniform(0.01, 30, (rows, 1)).astype(np.float32)
         check_against_exact(linear(interpreted(rounds=rounds), x, [w]), x, w.widened(), rounds)

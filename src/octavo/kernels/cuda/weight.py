@@ -8,8 +8,8 @@
     NF4, FP4 uint8 [K/64, N, 32]          f32 [K/64, N]
 
 One block of 32 columns of all rows lies together, so the rows of a tile are read as one stretch.
-U2, U3 and U5 become S8, and zero points minima. Byte j of a block of NF4 or FP4 holds element j in its low
-nibble and element j + 32 in its high one.
+K4 becomes U4; U2, U3, U5, K5, K6 and C4 become S8, and zero points minima. Byte j of a block of NF4 or FP4
+holds element j in its low nibble and element j + 32 in its high one.
 """
 
 from __future__ import annotations

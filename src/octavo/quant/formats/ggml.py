@@ -5,9 +5,9 @@
     Q5_0   d, 4 + 16 bytes q    w = d (q - 16)        bit j of the first four bytes is element j's fifth
     Q5_1   d, m, 4 + 16 bytes   w = d q + m           likewise
     Q8_0   d, 32 bytes q        w = d q
-    Q4_K   256 in 8 groups      w = d s q - dmin m    d s and dmin m are f32, so nothing is rounded
-    Q5_K   256 in 8 groups      w = d s q - dmin m    bit g of qh[j]: the fifth of element j of group g
-    Q6_K   256 in 16 groups     w = d s (q - 32)      becomes S8 with an f32 scale per 16
+    Q4_K   256 in 8 groups      w = d s q - dmin m    K4; s and m of six bits
+    Q5_K   256 in 8 groups      w = d s q - dmin m    K5; bit g of qh[j]: the fifth of element j of group g
+    Q6_K   256 in 16 groups     w = d s (q - 32)      K6; s of eight bits
 
 d, m and dmin are f16. A block of the first five has 32 elements, whose bytes lie as a layout has them: they
 are views of the file.
@@ -49,16 +49,16 @@ def _as_stored(name: str, layout: Layout, make: Make | None, *fields: tuple[Any,
 def _q4_k(blocks: Blocks, release: Release) -> Weight:
     n, count = blocks.shape
     q = nibbles(k_nibbles(blocks["q"])).reshape(n, count * 8, 16)
-    scale, minimum = k_scales(blocks)
-    return Weight(Layout.U4, (n, count * 256), q, scale, minimum, release)
+    values = np.concatenate([q, k_steps(blocks)], axis=-1)
+    return Weight(Layout.K4, (n, count * 256), values, blocks["d"], -blocks["dmin"], release)
 
 
 def _q5_k(blocks: Blocks, release: Release) -> Weight:
     n, count = blocks.shape
     fifth = np.packbits(blocks["qh"][:, :, None, :] >> _GROUPS & np.uint8(1), axis=-1, bitorder="little")
     q = np.concatenate([fifth, nibbles(k_nibbles(blocks["q"]))], axis=-1).reshape(n, count * 8, 20)
-    scale, minimum = k_scales(blocks)
-    return Weight(Layout.U5, (n, count * 256), q, scale, minimum, release)
+    values = np.concatenate([q, k_steps(blocks)], axis=-1)
+    return Weight(Layout.K5, (n, count * 256), values, blocks["d"], -blocks["dmin"], release)
 
 
 def _q6_k(blocks: Blocks, release: Release) -> Weight:
@@ -66,16 +66,17 @@ def _q6_k(blocks: Blocks, release: Release) -> Weight:
     two high bits for elements j, j + 32, j + 64, j + 96."""
     n, count = blocks.shape
     ql = blocks["ql"].reshape(n, count, 2, 64)
-    low = np.concatenate([ql & np.uint8(15), ql >> np.uint8(4)], axis=3).reshape(n, count, 2, 4, 32)
-    high = blocks["qh"].reshape(n, count, 2, 1, 32) >> _SHIFTS & np.uint8(3)
-    q = (low | high << np.uint8(4)).view(np.int8) - np.int8(32)
-    scale = blocks["d"].astype(np.float32)[:, :, None] * blocks["scales"].astype(np.float32)
-    return Weight(Layout.S8, (n, count * 256), q.reshape(n, count * 8, 32), scale.reshape(n, count * 16),
-                  release=release)  # fmt: skip
+    low = np.concatenate([ql & np.uint8(15), ql >> np.uint8(4)], axis=3).reshape(n, count * 16, 16)
+    high = (blocks["qh"].reshape(n, count, 2, 1, 32) >> _SHIFTS & np.uint8(3)).reshape(n, count * 16, 4, 4)
+    parts = low[..., :8] | low[..., 8:] << np.uint8(4), np.bitwise_or.reduce(high << _SHIFTS, axis=2)
+    q = np.concatenate(parts, axis=-1).reshape(n, count * 8, 24)
+    steps = blocks["scales"].view(np.uint8).reshape(n, count * 8, 2)
+    values = np.concatenate([q, steps], axis=-1)
+    return Weight(Layout.K6, (n, count * 256), values, blocks["d"], release=release)
 
 
-def k_scales(blocks: Blocks) -> tuple[F32Array, F32Array]:
-    """Scales and minima [N, K / 32] of Q4_K and Q5_K: d s and -(dmin m), s and m being of 6 bits.
+def k_steps(blocks: Blocks) -> U8:
+    """s and m [N, K / 32, 2] of Q4_K and Q5_K, of six bits each.
 
     The 12 bytes hold eight of each: s and m of groups 0-3 in the low 6 bits of bytes 0-3 and 4-7;
     of groups 4-7 the low nibbles and the high ones of bytes 8-11, with two more bits atop bytes
@@ -86,10 +87,8 @@ def k_scales(blocks: Blocks) -> tuple[F32Array, F32Array]:
     six, four, top = np.uint8(63), np.uint8(15), np.uint8(6)
     s = [first & six, third & four | first >> top << np.uint8(4)]
     m = [second & six, third >> np.uint8(4) | second >> top << np.uint8(4)]
-    d, dmin = (blocks[name].astype(np.float32)[:, :, None] for name in ("d", "dmin"))
-    scale = d * np.concatenate(s, axis=-1).astype(np.float32)
-    minimum = dmin * np.concatenate(m, axis=-1).astype(np.float32)
-    return scale.reshape(n, count * 8), -minimum.reshape(n, count * 8)
+    steps = np.stack([np.concatenate(s, axis=-1), np.concatenate(m, axis=-1)], axis=-1)
+    return steps.reshape(n, count * 8, 2)
 
 
 def k_nibbles(q: Blocks) -> U8:
