@@ -12,7 +12,8 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from octavo.structured.schema.expressions import UnreadableError, meet
+from octavo.structured.schema.expression_nodes import UnreadableError
+from octavo.structured.schema.expressions import meet
 from octavo.structured.schema.negated import all_but
 from octavo.structured.schema.value import matches_pattern
 

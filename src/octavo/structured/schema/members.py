@@ -9,7 +9,8 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
-from octavo.structured.schema.expressions import UnreadableError, meet
+from octavo.structured.schema.expression_nodes import UnreadableError
+from octavo.structured.schema.expressions import meet
 from octavo.structured.schema.patterns import overlap, regions
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import matches_pattern, satisfies

@@ -14,7 +14,8 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, type_of
-from octavo.structured.schema.expressions import UnreadableError, complement, literal, meet
+from octavo.structured.schema.expression_nodes import UnreadableError
+from octavo.structured.schema.expressions import complement, literal, meet
 from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import check_number, matches_pattern, satisfies
 

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from octavo.structured.schema.expressions import UnreadableError, literal, meet
+from octavo.structured.schema.expression_nodes import UnreadableError
+from octavo.structured.schema.expressions import literal, meet
 
 MAX_PATTERNS = 8
 """Of one place, whose overlaps are looked for."""
