@@ -34,7 +34,7 @@ ENGINE_HELP = {
     "tensor_parallel_size": "GPUs that share the model; only 1 is supported yet.",
     "speculative_config": 'Draft tokens, and verify them, such as {"method": "ngram"}: the same answers.',
     "trust_remote_code": "Accepted without effect: Octavo never runs code of a repository.",
-    "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory.",
+    "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory. 0: all.",
     "max_num_seqs": "Most sequences that are computed at once; others wait.",
     "max_num_batched_tokens": "Most tokens that one step computes; longer prompts take several steps.",
     "page_size": "Tokens whose keys and values one page holds.",
@@ -88,6 +88,24 @@ def flag_of(name: str) -> str | None:
     return f"--{name.replace('_', '-')}" if known else None
 
 
+def written(name: str, words: Iterable[str]) -> str | None:
+    """The flag of a config field as it stands among these words, in another engine's name perhaps."""
+    flag = flag_of(name)
+    if flag is None:
+        return None
+    known = names_of(flag)
+    return next((word for each in words if (word := each.partition("=")[0]) in known), flag)
+
+
+def names_of(flag: str) -> frozenset[str]:
+    """A flag's own name and the other ones."""
+    from octavo.cli._engines import Mapped, meanings
+
+    own = {flag, *MORE_NAMES.get(flag[2:].replace("-", "_"), ())}
+    mapped = (name for name, (_, each) in meanings().items() if isinstance(each, Mapped) and each.flag in own)
+    return frozenset((*own, *mapped))
+
+
 class Declared(Protocol):
     """An option as a room below declares it."""
 
@@ -136,6 +154,8 @@ def engine_flags(
             raise InvalidRequestError(f"MODEL {model!r} and --model {flag!r} differ: give one of them")
         if "speculative_config" in given:
             given["speculative_config"] = _json(given["speculative_config"], "speculative_config")
+        if given.get("max_model_len") == 0:  # as llama.cpp's -c has it
+            del given["max_model_len"]
         model = next((name for name in (model, flag) if name is not None), DEFAULT_MODEL)
         EngineConfig(model, **given)  # a wrong flag is an error now, not after the model is loaded
         return EngineChoice(model, given)
