@@ -62,7 +62,9 @@ ENGINE_HELP = {
     "chat_template": "A chat template in Jinja, or a file that holds one, instead of the model's own.",
 }
 _TEXTS = texts(SamplingParams)
-SAMPLING_HELP = {name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos")}
+SAMPLING_HELP = {
+    name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos", "watermark")
+}
 """A number that shapes answers has a flag by being declared."""
 MORE_NAMES = {
     "page_size": ("--block-size",),
@@ -268,6 +270,8 @@ def _parameter(name: str, owner: type, text: str, default: str | None = None) ->
     names = (flag, *MORE_NAMES.get(name, ()))
     if kind is bool:
         names = (f"{flag}/--no-{name.replace('_', '-')}",)
+    if name == "watermark":  # (an object too, but not on a command line)
+        kind = bool
     option = typer.Option(
         None,
         *names,

@@ -8,11 +8,13 @@ import math
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from octavo.cli._flags import option_group
 from octavo.errors import InvalidRequestError, OctavoError
 
 if TYPE_CHECKING:
@@ -33,18 +35,26 @@ def group() -> None:
     """Look for watermarks in texts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The flags that say which mark is looked for."""
+
+    gamma: Annotated[
+        float, typer.Option("--gamma", help="The share of the vocabulary that is green, 0.01 to 0.99.")
+    ] = 0.5
+    hashing_key: Annotated[
+        int, typer.Option("--hashing-key", help="The key that it was written with, 1 to 2147483647.")
+    ] = 15_485_863
+
+
 @watermark.command()
+@option_group("wanted", Wanted)
 def detect(
+    wanted: Wanted,
     file: str = typer.Argument(help="A text file: an answer without its prompt; - is standard input."),
     model: str = typer.Option("smollm2", "--model", "-m", help="The model that may have written it."),
     ids: bool = typer.Option(
         False, "--ids", help="The file has token ids: a JSON list, or numbers between spaces or commas."
-    ),
-    gamma: float = typer.Option(
-        0.5, "--gamma", help="The share of the vocabulary that is green, 0.01 to 0.99."
-    ),
-    hashing_key: int = typer.Option(
-        15_485_863, "--hashing-key", help="The key that it was written with, 1 to 2147483647."
     ),
     tokenizer: str | None = typer.Option(None, "--tokenizer", help="For a model that has none of its own."),
     repeated: bool = typer.Option(False, "--repeated", help="Count equal pairs of tokens each time."),
@@ -55,9 +65,7 @@ def detect(
     The exit status is 0 where z is at least 4, 1 where it is not, and 2 where something went wrong.
     """
     try:
-        found = _detected(
-            file, model, ids, {"gamma": gamma, "hashing_key": hashing_key}, tokenizer, repeated, as_json
-        )
+        found = _detected(file, model, ids, dataclasses.asdict(wanted), tokenizer, repeated, as_json)
     except (OctavoError, MemoryError, OSError) as error:
         from octavo.cli._app import said
 
@@ -65,7 +73,7 @@ def detect(
         if as_json:
             print(json.dumps({"model": model, "error": said(error)}))
         return TROUBLE
-    marked, needed = found.z >= LIKELY, _needed(gamma)
+    marked, needed = found.z >= LIKELY, _needed(wanted.gamma)
     if as_json:
         members = {"model": model, **dataclasses.asdict(found), "marked": marked, "needed": needed}
         print(json.dumps(members))
