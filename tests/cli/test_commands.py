@@ -79,6 +79,12 @@ class TestGenerate:
         assert main(["generate", *words]) == 0
         assert bytes(engine.calls[0].prompt).decode() == "Once"
 
+    def test_a_mark_is_a_flag(self, engine: FakeEngine) -> None:
+        assert main(["generate", "-p", "x", "--watermark"]) == 0
+        assert main(["generate", "-p", "x"]) == 0
+        assert main(["run", "m", "x", "--watermark"]) == 0
+        assert [call.params.watermark for call in engine.calls] == [True, None, True]
+
     def test_two_prompts_are_one_too_many(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
     ) -> None:

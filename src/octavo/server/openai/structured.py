@@ -44,9 +44,7 @@ def from_response_format(given: Any) -> StructuredOutputsParams | None:
             return _json(inner["schema"])
         case "structural_tag":
             return StructuredOutputsParams(structural_tag={**given})
-    raise _wrong(
-        "response_format.type must be text, json_object, json_schema, structural_tag, or TGI's json or regex"
-    )
+    raise _wrong("response_format.type must be text, json_object, json_schema or structural_tag")
 
 
 def _read(schema: Any) -> Any:
