@@ -250,6 +250,9 @@ def test_a_loaded_model_has_a_pipeline(model: CausalLM) -> None:
     generate = octavo.pipeline("text-generation", model=model, tokenizer=tokenizer)
     found = generate("The capital of France is", max_new_tokens=4, do_sample=False)
     assert "Paris" in found[0]["generated_text"]
+    named = octavo.pipeline("text-generation", model="smollm2", tokenizer=tokenizer, **SMALL)
+    assert named("The capital of France is", max_new_tokens=4, do_sample=False) == found
+    named.llm.shutdown()
     with pytest.raises(InvalidRequestError, match="tokenizer must be a name"):
         octavo.pipeline("text-generation", model=model, tokenizer=object())
     with pytest.raises(InvalidRequestError, match="model must be a name, an LLM"):
