@@ -36,7 +36,7 @@ def group() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class MarkFlags:
     """The flags that say which mark is looked for."""
 
     gamma: Annotated[
@@ -48,9 +48,9 @@ class Wanted:
 
 
 @watermark.command()
-@option_group("wanted", Wanted)
+@option_group("wanted", MarkFlags)
 def detect(
-    wanted: Wanted,
+    wanted: MarkFlags,
     file: str = typer.Argument(help="A text file: an answer without its prompt; - is standard input."),
     model: str = typer.Option("smollm2", "--model", "-m", help="The model that may have written it."),
     ids: bool = typer.Option(

@@ -20,6 +20,7 @@ from octavo.params import (
     SamplingParams,
     StructuredOutputsParams,
 )
+from octavo.params.watermark import WatermarkParams
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.fields import check_unknown, misfit, only_known
 from octavo.server.openai.shapes import MAX_SCHEMA, Texts, limited, values
@@ -110,6 +111,7 @@ class GenerateParameters(Strict):
         for name in ("top_p", "typical_p"):
             share = getattr(self, name)
             need(share is None or 0 < share < 1, "must be > 0.0 and < 1.0", name)
+        WatermarkParams.of(self.watermark)
         top = self.top_n_tokens
         need(top is None or 0 <= top <= MAX_LOGPROBS, f"must be >= 0 and <= {MAX_LOGPROBS}", "top_n_tokens")
         seed = self.seed
