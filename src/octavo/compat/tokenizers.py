@@ -49,7 +49,7 @@ class Encoding(dict[str, Any]):
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class IdShape:
     """How ids come.
 
     Attributes:
@@ -76,7 +76,7 @@ class Shape:
             raise InvalidRequestError("padding='max_length' needs max_length", "max_length")
 
     @classmethod
-    def of(cls, options: Mapping[str, Any]) -> Shape:
+    def of(cls, options: Mapping[str, Any]) -> IdShape:
         """
         Raises:
             UnsupportedError: a name that is none of these fields.
@@ -111,7 +111,7 @@ class PlainTokenizer:
         """Encode a text, or several.
 
         Args:
-            shape: Shape's fields.
+            shape: IdShape's fields.
 
         Raises:
             InvalidRequestError: texts of several lengths cannot be an array without padding.
@@ -123,9 +123,9 @@ class PlainTokenizer:
             )
         texts = [text] if isinstance(text, str) else list(text)
         ids = [self.plain.encode(one, add_special_tokens=add_special_tokens) for one in texts]
-        return self._encoding(ids, isinstance(text, str), Shape.of(shape))
+        return self._encoding(ids, isinstance(text, str), IdShape.of(shape))
 
-    def _encoding(self, ids: list[list[int]], single: bool, shape: Shape) -> Encoding:
+    def _encoding(self, ids: list[list[int]], single: bool, shape: IdShape) -> Encoding:
         most = shape.max_length
         if shape.truncation not in (False, None, "do_not_truncate") and most is not None:
             ids = [one[:most] for one in ids]
@@ -198,14 +198,14 @@ class PlainTokenizer:
         Args:
             tokenize: False: the text, without any of what says how ids come.
             return_dict: what a call gives, in place of the ids alone.
-            options: continue_final_message; Shape's fields; variables of the template, such as
+            options: continue_final_message; IdShape's fields; variables of the template, such as
                 enable_thinking.
 
         Raises:
             InvalidRequestError: the template refuses the messages.
             UnsupportedError: a variable that the template does not read; it is named.
         """
-        shape = Shape.of({name: options.pop(name) for name in Shape.__slots__ if name in options})
+        shape = IdShape.of({name: options.pop(name) for name in IdShape.__slots__ if name in options})
         going_on = options.pop("continue_final_message", False)
         for name in options:
             if re.search(rf"\b{re.escape(name)}\b", self._template.source or "") is None:
@@ -216,7 +216,7 @@ class PlainTokenizer:
             for each in (messages if several else [messages])
         ]
         if not tokenize:
-            if shape != Shape() or return_dict:
+            if shape != IdShape() or return_dict:
                 raise InvalidRequestError("how ids come needs tokenize=True", "tokenize")
             return texts if several else texts[0]
         ids = [self.plain.encode(text, add_special_tokens=False) for text in texts]
