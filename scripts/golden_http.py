@@ -28,6 +28,7 @@ MASKS = (
         r"\1\2*",
     ),
     (re.compile(r"^[0-9a-f]{9}$"), "*"),
+    (re.compile(r"^octavo-\d[\w.+]*$"), "octavo-*"),
     (re.compile(r"\breference [0-9a-f]{8}\b"), "reference *"),
 )
 # What a stream may give piece by piece.

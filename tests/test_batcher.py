@@ -50,6 +50,9 @@ def test_it_is_made_of_a_name_too() -> None:
 
 
 def test_what_is_wrong_is_said(llm: LLM) -> None:
+    for size in (0, -5):
+        with pytest.raises(InvalidRequestError, match="max_batch_size must be a positive integer"):
+            ContinuousBatcher(llm, max_batch_size=size)
     batcher = ContinuousBatcher(llm, max_seq_len=10)
     with pytest.raises(InvalidRequestError, match="more than max_seq_len 10"):
         batcher.add_request("long", "Hello", 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from octavo.checks import positive
 from octavo.engine.output import TextStream
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.llm import LLM
@@ -35,6 +36,8 @@ class ContinuousBatcher:
         max_seq_len: int = 2048,
         **options: Any,
     ) -> None:
+        positive("max_batch_size", max_batch_size)
+        positive("max_seq_len", max_seq_len)
         if isinstance(model, str):
             options = {"max_num_seqs": max_batch_size, "max_model_len": max_seq_len, **options}
             model = LLM(model, **options)

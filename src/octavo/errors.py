@@ -8,7 +8,7 @@ NO_TOKEN_ALLOWED = "no token is allowed"
 
 
 class OctavoError(Exception):
-    """Base of all errors with a message made for people. Commands print it and exit 1."""
+    """Base of all errors with a message made for people. Commands print it and exit 1 (serve: of flags 2)."""
 
 
 class InvalidRequestError(OctavoError, ValueError):
@@ -29,6 +29,10 @@ class UnsupportedError(InvalidRequestError):
 
 class CheckpointError(OctavoError):
     """A model file or folder is broken, foreign, or contradicts itself."""
+
+
+class UnknownModelError(CheckpointError):
+    """The name is none of a model: no alias, file, folder or hub id."""
 
 
 class CapacityError(OctavoError):

@@ -12,6 +12,7 @@ store is read from their own specification (kernels.types.KVSpec), latents and a
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,16 +70,23 @@ def estimate_memory_usage(
         InvalidRequestError: a number is missing or not above 0.
         OctavoError: there is no such model.
     """
+    if precision_bytes is not None:
+        _finite("precision_bytes", precision_bytes)
     if isinstance(model_params_b, (int, float)):
         heads = num_heads if num_kv_heads is None else num_kv_heads
         given = {"num_layers": num_layers, "num_heads": heads, "d_k": d_k, "precision_bytes": precision_bytes}
         for name, value in given.items():
             if value is None:
                 raise InvalidRequestError(f"{name} is needed where no model is named", name)
+        _finite("model_params_b", model_params_b)
+        if num_heads is not None and num_kv_heads is not None and num_kv_heads > num_heads:
+            said = f"num_kv_heads {num_kv_heads} is more than num_heads {num_heads}"
+            raise InvalidRequestError(said, "num_kv_heads")
         product = _positive(num_layers=num_layers, num_heads=heads, d_k=d_k)
         size = ModelSize(int(model_params_b * GB * float(precision_bytes or 0)), 2 * KV_BYTES * product)
     else:
         size = size_of(model_params_b, precision_bytes)
+    _finite("overhead_gb", overhead_gb, or_zero=True)
     kv_cache = size.kv_per_token * _positive(batch_size=batch_size, seq_len=seq_len) / GB
     weights = size.weights / GB
     total = weights + kv_cache + overhead_gb
@@ -104,8 +112,10 @@ def find_optimal_batch_size(model: Any, max_seq_len: int, gpu_memory_gb: float |
         gpu_memory_gb: of 2^30 bytes each; None: what this machine has free.
 
     Raises:
-        OctavoError: there is no such model.
+        InvalidRequestError: a number is not above 0. OctavoError: there is no such model.
     """
+    if gpu_memory_gb is not None:
+        _finite("gpu_memory_gb", gpu_memory_gb)
     size = size_of(model)
     memory = available_memory() if gpu_memory_gb is None else int(gpu_memory_gb * GIB)
     return max(0, memory - size.weights) // (size.kv_per_token * _positive(max_seq_len=max_seq_len))
@@ -162,6 +172,17 @@ def _outlined(user: EngineConfig, precision_bytes: float | None) -> ModelSize:
     found = outline(user)
     weights = found.weights if precision_bytes is None else int(found.parameters * precision_bytes)
     return ModelSize(weights, found.bytes_per_token)
+
+
+def _finite(name: str, value: object, or_zero: bool = False) -> None:
+    """
+    Raises:
+        InvalidRequestError: it is no finite number above 0; or 0, where that is taken.
+    """
+    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or value < 0 or (value == 0 and not or_zero):  # type: ignore[operator]
+        least = "0 or more" if or_zero else "above 0"
+        raise InvalidRequestError(f"{name} must be a number {least}, not {value!r}", name)
 
 
 def _positive(**numbers: int | None) -> int:

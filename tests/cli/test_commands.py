@@ -79,6 +79,12 @@ class TestGenerate:
         assert main(["generate", *words]) == 0
         assert bytes(engine.calls[0].prompt).decode() == "Once"
 
+    def test_a_mark_is_a_flag(self, engine: FakeEngine) -> None:
+        assert main(["generate", "-p", "x", "--watermark"]) == 0
+        assert main(["generate", "-p", "x"]) == 0
+        assert main(["run", "m", "x", "--watermark"]) == 0
+        assert [call.params.watermark for call in engine.calls] == [True, None, True]
+
     def test_two_prompts_are_one_too_many(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -439,12 +445,12 @@ class TestServe:
 
     def test_a_model_that_cannot_be_loaded(self) -> None:
         result = octavo_command("serve", "no-such-model", "--port", "0")
-        assert result.returncode == 1
+        assert result.returncode == 2
         assert result.stderr.startswith("octavo: error: unknown model 'no-such-model'")
         assert result.stderr.count("\n") == 1
 
     def test_an_empty_key_would_let_everybody_in(self, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["serve", "--port", "0", "--api-key", ""]) == 1
+        assert main(["serve", "--port", "0", "--api-key", ""]) == 2
         assert "--api-key" in capsys.readouterr().err
 
     def test_loading_happens_beside_the_main_thread(

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 import typer
 
+from octavo.cli import main
 from octavo.cli._app import build
 from octavo.cli._engines import Mapped, Meaning, NoEffect, Refused, engines, meanings, translated
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
-from support.cli import environment, octavo_command
+from support.cli import ROOT, environment, octavo_command
 
 ENGINES = pytest.mark.parametrize("table", engines().values(), ids=list(engines()))
 EVERY = [(name, meaning) for name, (_, meaning) in meanings().items()]
@@ -100,6 +101,11 @@ def test_a_flag_does_what_its_table_says(name: str, meaning: Meaning) -> None:
          {"enable_prefix_caching": False, "enforce_eager": True}),
         ("M --speculate 3", {"speculative_config": '{"method": "ngram", "num_speculative_tokens": 3}'}),
         ("M --json-output", {"log_format": "json"}),
+        ("M -O3 -np 4 -O 2", {"max_num_seqs": 4, "model": "M"}),
+        ("M -O.level=3", {"model": "M"}),
+        ("M -c 0", {"max_model_len": 0}),
+        ("M --watermark-gamma .50 --watermark-delta 2.00", {"model": "M"}),
+        ("M --num-shard 1 --tp 1 -m M -m N", {"tensor_parallel_size": 1, "model_flag": "N"}),
         ("M --served-model-name -ngl", {"served_model_name": ["-ngl"]}),
         ("--port 7 -- M", {"port": 7, "model": "M"}),
     ],
@@ -115,6 +121,14 @@ def test_lines(line: str, found: dict[str, Any]) -> None:
         ("M --tp", InvalidRequestError, "--tp needs a value"),
         ("M --num-shard", Exception, "requires an argument"),
         ("M --dp 2", UnsupportedError, "--dp is not supported: start several servers"),
+        ("M --chunked-prefill-size -1", UnsupportedError, "-1 is not supported: prompts are always cut"),
+        ("M --watermark-gamma .25", UnsupportedError, r"\(0\.5 is taken\)"),
+        (
+            "--context-length 2048 --max-total-tokens 4096",
+            InvalidRequestError,
+            "--context-length 2048 and --max-total-tokens 4096 are one flag: give one of them",
+        ),
+        ("--model-id M --model N", InvalidRequestError, "--model-id M and --model N are one flag"),
         ("M --enable-lora", UnsupportedError, "--enable-lora is not supported: no adapters"),
         ("M --no-such-flag", Exception, "--no-such-flag"),
     ],
@@ -126,7 +140,7 @@ def test_what_is_not_done_is_named(line: str, error: type[Exception], text: str)
 
 def test_refusals_are_one_line_and_notes_go_to_standard_error() -> None:
     done = octavo_command("serve", "-m", "M", "-ngl", "99", "--mlock", scripted=True)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "octavo: error: --mlock is not supported: memory is not locked\n"
     done = octavo_command("serve", "-m", "M", "-ngl", "99", "--port", "70000", scripted=True)
     assert done.returncode == 2
@@ -146,5 +160,46 @@ def test_the_module_of_vllms_name_is_serve() -> None:
         [*module, "--model", "M", "--enable-lora"],
         env=environment(), capture_output=True, text=True, check=False,
     )  # fmt: skip
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr == "octavo: error: --enable-lora is not supported: no adapters are loaded\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("--model-path M --max-total-tokens 4096", ["--max-total-tokens is not SGLang's: here, as in TGI"]),
+        ("--model-id M --max-total-tokens 4096", []),
+        ("M --max-total-tokens 4096", []),
+        (
+            "--model-id M --max-waiting-tokens 20",
+            ["--max-waiting-tokens (TGI) has no effect: it is a number"],
+        ),
+    ],
+)
+def test_a_flag_of_another_meaning_is_said(line: str, said: list[str]) -> None:
+    _, notes = translated(line.split(), serve().own())
+    assert [note[: len(each)] for note, each in zip(notes, said, strict=True)] == said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("smollm2 --lora-adapters x", "--lora-adapters is not supported"),
+        ("smollm2 --max-num-seqs 0", "(--max-num-seqs)"),
+        ("smollm2 --max-batch-size 0", "(--max-batch-size)"),
+        ("smollm2 --tp 2", "(--tp)"),
+        ("smollm2 --api-key-file /nope", "cannot read the API keys of /nope"),
+        ("nope --port 0", "unknown model 'nope'"),
+        ("smollm2 --port 0 --max-total-tokens 100000", "(--max-total-tokens)"),
+        ("smollm2 --max-input-length 4000 --max-total-tokens 2048", "prompts of 2047 tokens at most"),
+        ("smollm2 --port 0 --max-input-tokens 9000", "prompts of 8191 tokens at most"),
+    ],
+)
+def test_a_wrong_flag_is_not_started_again(line: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The unit starts what fails again, but for this status; the flag is named as it was typed."""
+    unit = (ROOT.parent / "deploy" / "octavo.service").read_text(encoding="utf-8")
+    assert main(["serve", *line.split()]) == 2
+    assert "\nRestartPreventExitStatus=2\n" in unit
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("octavo: error: ")
+    assert said in last

@@ -48,6 +48,11 @@ shaped = client.generate(PROMPT, max_new_tokens=8, grammar={"type": GrammarType.
 assert shaped.generated_text.isdigit()
 marked = client.generate(PROMPT, max_new_tokens=8, do_sample=True, seed=3, typical_p=0.95, watermark=True)
 assert marked.details.generated_tokens == 8
+messages = [{"role": "user", "content": "What is the capital of France? Answer in one word."}]
+chat = client.chat(messages, max_tokens=16, temperature=0.0)
+assert "Paris" in chat.choices[0].message.content
+assert chat.system_fingerprint.startswith("octavo-")
+# Of streamed chats its types ask for tool_calls in every chunk, and it reads `[DONE]` as JSON.
 refusal = ""
 try:
     client.generate(PROMPT * 2000, max_new_tokens=8)

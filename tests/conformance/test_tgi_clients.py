@@ -12,6 +12,7 @@ import pytest
 from huggingface_hub import AsyncInferenceClient, InferenceClient, TextGenerationOutput
 from huggingface_hub.errors import ValidationError
 
+import octavo
 from octavo import WatermarkDetector
 from support.served import KEY, Served
 
@@ -105,6 +106,17 @@ def test_chat_as_it_stands(client: InferenceClient) -> None:
     assert "Paris" in content
     chunks = client.chat.completions.create(messages, max_tokens=16, temperature=0, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices) == content
+
+
+def test_a_chat_with_a_grammar(client: InferenceClient) -> None:
+    """In TGI's own forms of response_format."""
+    messages = [{"role": "user", "content": "Where is the Louvre?"}]
+    for kind, value in (("json", SCHEMA), ("regex", "[0-9]{4}")):
+        shape: Any = {"type": kind, "value": value}
+        answer = client.chat_completion(messages, max_tokens=64, temperature=0, response_format=shape)
+        content = answer.choices[0].message.content or ""
+        assert content.isdigit() if kind == "regex" else json.loads(content).keys() == {"city"}
+        assert answer.system_fingerprint == f"octavo-{octavo.__version__}"
 
 
 def test_endpoint_and_health(served: Served) -> None:

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from octavo import WatermarkDetector
+from octavo.errors import InvalidRequestError
 from support.served import KEY, Served
 
 STORY = "Tell me a long story about a dragon who finds a library."
@@ -91,3 +92,19 @@ def test_not_with_a_beam_search(client: httpx.Client) -> None:
     reply = client.post("/v1/completions", json=body)
     assert reply.status_code == 400
     assert "watermark True cannot be had with a beam search" in reply.text
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([-1, 3], "token -1 is not in the vocabulary of 49152"),
+        ([1, 49152], "token 49152 is not in the vocabulary of 49152"),
+        ([1.5, 2.0], "text must be a text or token ids"),
+        (None, "text must be a text or token ids, not None"),
+        (b"bytes", "text must be a list of token ids"),
+        (5, "text must be a list of token ids"),
+    ],
+)
+def test_a_detector_names_what_is_neither_text_nor_ids(given: Any, said: str) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        WatermarkDetector("smollm2").detect(given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -26,6 +27,9 @@ CLOSED = {**SCHEMA, "additionalProperties": False}
         ({"response_format": {"type": "text"}}, None),
         ({"response_format": {"type": "json_object"}}, {"json_object": True}),
         ({"response_format": {"type": "json_object", "value": SCHEMA}}, {"json": SCHEMA}),
+        ({"response_format": {"type": "json", "value": SCHEMA}}, {"json": SCHEMA}),
+        ({"response_format": {"type": "json", "value": json.dumps(SCHEMA)}}, {"json": SCHEMA}),
+        ({"response_format": {"type": "regex", "value": "[0-9]+"}}, {"regex": "[0-9]+"}),
         (
             {
                 "response_format": {

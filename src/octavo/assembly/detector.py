@@ -11,6 +11,7 @@ from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.base import Checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.checks import is_int, need, token_ids
 from octavo.config import EngineConfig
 from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.kernels.select import WantedBackend, make_backend
@@ -58,9 +59,14 @@ class WatermarkDetector:
             repeated: count equal pairs of neighbours each time.
 
         Raises:
-            InvalidRequestError: it is too short, or an id is not in the vocabulary.
+            InvalidRequestError: it is too short, neither text nor ids, or an id is not in the vocabulary.
         """
-        ids = self._tokenizer.encode(text, add_special_tokens=False) if isinstance(text, str) else list(text)
+        if isinstance(text, str):
+            ids: Sequence[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        else:
+            need(text is not None, "must be a text or token ids, not None", "text")
+            ids = token_ids("text", text)
+            need(all(map(is_int, ids)), "must be a text or token ids", "text")
         return detect(ids, self.lists, self.watermark, repeated=repeated)
 
 

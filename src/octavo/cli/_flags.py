@@ -62,7 +62,9 @@ ENGINE_HELP = {
     "chat_template": "A chat template in Jinja, or a file that holds one, instead of the model's own.",
 }
 _TEXTS = texts(SamplingParams)
-SAMPLING_HELP = {name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos")}
+SAMPLING_HELP = {
+    name: _TEXTS[name] for name in ("max_tokens", *SHAPING, "seed", "stop", "ignore_eos", "watermark")
+}
 """A number that shapes answers has a flag by being declared."""
 MORE_NAMES = {
     "page_size": ("--block-size",),
@@ -86,6 +88,24 @@ def flag_of(name: str) -> str | None:
     """The flag of a config field: max_model_len is --max-model-len."""
     known = name in ENGINE_HELP or name in SAMPLING_HELP
     return f"--{name.replace('_', '-')}" if known else None
+
+
+def written(name: str, words: Iterable[str]) -> str | None:
+    """The flag of a config field as it stands among these words, in another engine's name perhaps."""
+    flag = flag_of(name)
+    if flag is None:
+        return None
+    known = names_of(flag)
+    return next((word for each in words if (word := each.partition("=")[0]) in known), flag)
+
+
+def names_of(flag: str) -> frozenset[str]:
+    """A flag's own name and the other ones."""
+    from octavo.cli._engines import Mapped, meanings
+
+    own = {flag, *MORE_NAMES.get(flag[2:].replace("-", "_"), ())}
+    mapped = (name for name, (_, each) in meanings().items() if isinstance(each, Mapped) and each.flag in own)
+    return frozenset((*own, *mapped))
 
 
 class Declared(Protocol):
@@ -136,6 +156,8 @@ def engine_flags(
             raise InvalidRequestError(f"MODEL {model!r} and --model {flag!r} differ: give one of them")
         if "speculative_config" in given:
             given["speculative_config"] = _json(given["speculative_config"], "speculative_config")
+        if given.get("max_model_len") == 0:  # as llama.cpp's -c has it
+            del given["max_model_len"]
         model = next((name for name in (model, flag) if name is not None), DEFAULT_MODEL)
         EngineConfig(model, **given)  # a wrong flag is an error now, not after the model is loaded
         return EngineChoice(model, given)
@@ -248,6 +270,8 @@ def _parameter(name: str, owner: type, text: str, default: str | None = None) ->
     names = (flag, *MORE_NAMES.get(name, ()))
     if kind is bool:
         names = (f"{flag}/--no-{name.replace('_', '-')}",)
+    if name == "watermark":  # (an object too, but not on a command line)
+        kind = bool
     option = typer.Option(
         None,
         *names,

@@ -28,6 +28,7 @@ from octavo.cli._flags import (
 from octavo.cli._launched import ServerCommand
 from octavo.cli._network import NetworkFlags
 from octavo.cli._observe import ObserveFlags
+from octavo.errors import InvalidRequestError
 from octavo.runtime.heaps import share_heaps
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ class Serving:
     max_waiting_tokens: Annotated[
         int,
         typer.Option(
-            "--max-waiting-tokens",
+            "--max-waiting-prompt-tokens",
             help="Most tokens of the prompts that wait; the next request is refused (429).",
             min=1,
         ),
@@ -137,6 +138,8 @@ def serve(
     sys.setswitchinterval(TURN_S)
     say = _Events(as_json or observe.as_json)
     keys, observers = flags.keys(), observe.observers()
+    if engine.options.get("max_model_len") is not None:
+        _check_input(serving.max_input_tokens, engine.options["max_model_len"] - 1)
     settings = {**_settings(serving), "takes_priority": engine.options.get("scheduling_policy") == "priority"}
     from octavo.server.signals import END_S, StopSignals, stop_signals
 
@@ -150,7 +153,7 @@ def serve(
 
     async def until_signal(signals: StopSignals) -> bool:
         signals.bind()
-        _load_in_thread(engine, serving.stall_timeout, say, loading)
+        _load_in_thread(engine, serving, say, loading)
         # Importing the server takes as long as loading a small model: the two overlap.
         from octavo.server.app import create_app
         from octavo.server.run import serve as run
@@ -269,9 +272,17 @@ def _stalled_engines_end(loading: Future[AsyncLLM]) -> Iterator[None]:
             os._exit(STALLED)
 
 
-def _load_in_thread(
-    engine: EngineChoice, stall_timeout: float, say: _Events, future: Future[AsyncLLM]
-) -> None:
+def _check_input(wanted: int | None, most: int) -> None:
+    """
+    Raises:
+        InvalidRequestError: a prompt of so many tokens would leave no room for an answer.
+    """
+    if wanted is not None and wanted > most:
+        said = f"--max-input-tokens {wanted}: the context takes prompts of {most} tokens at most"
+        raise InvalidRequestError(said, "max_input_tokens")
+
+
+def _load_in_thread(engine: EngineChoice, serving: Serving, say: _Events, future: Future[AsyncLLM]) -> None:
     """Pull and load the model beside the main thread, which goes on hearing signals and answers 503."""
     future.set_running_or_notify_cancel()  # from here on nobody can cancel it under our feet
 
@@ -281,8 +292,9 @@ def _load_in_thread(
         try:
             fetch(engine.model)
             llm = load(engine, say.phase)
-            if stall_timeout:
-                llm.watch(stall_timeout)
+            _check_input(serving.max_input_tokens, llm.max_encoder_len or llm.max_model_len - 1)
+            if serving.stall_timeout:
+                llm.watch(serving.stall_timeout)
             for name, text in llm.facts.items():
                 say.event("fact", f"  {name:<10} {text}", name=name, value=text)
             future.set_result(llm)

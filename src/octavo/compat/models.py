@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from octavo.compat.config import config_of
+from octavo.compat.devices import Ids, as_ids, kind_of
 from octavo.compat.quantization import method_of
 from octavo.compat.tokenizers import refuse
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
-from octavo.pipelines import sampling_params
+from octavo.pipelines import limited, sampling_params
 from octavo.plan import size_of
 
 LOADER: dict[str, tuple[object, ...]] = {
@@ -47,12 +48,23 @@ class CausalLM:
 
     Attributes:
         llm: what it is.
-        device: for tokenizer(...).to(model.device); ids need not be moved.
+        device: cpu or cuda:N, where its weights are.
+        config: the model's numbers by transformers' names; generation_config: the same object.
     """
 
     def __init__(self, llm: LLM) -> None:
         self.llm = llm
-        self.device = llm.engine_config.device
+        wanted = llm.engine_config.device
+        on_gpu = bool(llm.device_memory)
+        self.device = (wanted if ":" in wanted else "cuda:0") if on_gpu else "cpu"
+        self.config = self.generation_config = config_of(llm)
+
+    def __call__(self, *inputs: Any, **more: Any) -> None:
+        """
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("a model is not called here, it gives no logits: generate(**inputs)")
 
     def generate(
         self,
@@ -62,14 +74,17 @@ class CausalLM:
         max_length: int | None = None,
         do_sample: bool = False,
         **generation: Any,
-    ) -> npt.NDArray[np.int64]:
+    ) -> Ids:
         """Continue prompts: ids [prompts, length + new], the prompts' included.
 
         Args:
             input_ids: [prompts, length], or [length] of one.
             attention_mask: 0 where an id is padding.
             max_new_tokens, max_length: as transformers counts them; 20 in all where neither is given.
-            do_sample: False is greedy. generation: as pipeline("text-generation") takes them.
+            do_sample: False is greedy.
+            generation: pad_token_id: what stands behind shorter answers; None: config's, which is the end of
+                text. no_repeat_ngram_size: no so many tokens come in a row twice. The others as
+                pipeline("text-generation") takes them.
 
         Raises:
             InvalidRequestError, UnsupportedError: an argument is wrong or not known.
@@ -78,19 +93,23 @@ class CausalLM:
             raise InvalidRequestError("generate needs input_ids: tokenizer(text)", "input_ids")
         ids = np.atleast_2d(np.asarray(input_ids))
         mask = np.ones_like(ids) if attention_mask is None else np.atleast_2d(np.asarray(attention_mask))
+        if mask.shape != ids.shape:
+            said = f"attention_mask has the shape {mask.shape}, input_ids {ids.shape}"
+            raise InvalidRequestError(said, "attention_mask")
         prompts = [row[kept != 0].tolist() for row, kept in zip(ids, mask, strict=True)]
-        params = sampling_params({"do_sample": do_sample, **generation})
-        limits = [_new(ids.shape[1], max_new_tokens, max_length) for _ in prompts]
-        every = [params.replace(max_tokens=limit) for limit in limits]
+        pad_token_id, ngram = (generation.pop(n, None) for n in ("pad_token_id", "no_repeat_ngram_size"))
+        params = sampling_params({"do_sample": do_sample, **generation}, "generate")
+        limit = _new(ids.shape[1], max_new_tokens, max_length)
+        every = [limited(params, limit, one, ngram) for one in prompts]
         outputs = self.llm.generate([{"prompt_token_ids": one} for one in prompts], every, use_tqdm=False)
-        eos = self.llm.get_tokenizer().eos_token_id or 0
+        pad = (self.config.pad_token_id if pad_token_id is None else pad_token_id) or 0
         rows = [
             [*row.tolist(), *completion.token_ids]
             for row, output in zip(ids, outputs, strict=True)
             for completion in output.outputs
         ]
         longest = max(map(len, rows))
-        return np.array([row + [eos] * (longest - len(row)) for row in rows], np.int64)
+        return as_ids([row + [pad] * (longest - len(row)) for row in rows])
 
     def parameters(self) -> Iterator[Parameter]:
         """All weights as one, for those who count them: nothing is loaded twice."""
@@ -106,8 +125,45 @@ class CausalLM:
         return self
 
     def to(self, device: object) -> CausalLM:
-        """Itself: the device is chosen when the model is loaded (device_map="auto")."""
+        """Itself, where it is there already: the device is chosen when the model is loaded.
+
+        Raises:
+            InvalidRequestError: it is on another one.
+        """
+        if kind_of(device) != kind_of(self.device):
+            said = (
+                f"the model is on {self.device}: where else it shall be is said when it is loaded, by device="
+            )
+            raise InvalidRequestError(said, "device")
         return self
+
+    def cpu(self) -> CausalLM:
+        """to("cpu")."""
+        return self.to("cpu")
+
+    def cuda(self) -> CausalLM:
+        """to("cuda")."""
+        return self.to("cuda")
+
+    def get_memory_footprint(self) -> int:
+        """Bytes of the weights."""
+        return size_of(self.llm.engine_config.model).weights
+
+    def half(self) -> CausalLM:
+        """
+        Raises:
+            UnsupportedError: always, as bfloat16() and float() do.
+        """
+        raise UnsupportedError('the dtype is chosen when a model is loaded: dtype="float16"', "dtype")
+
+    bfloat16 = float = half
+
+    def save_pretrained(self, *folder: object, **options: Any) -> None:
+        """
+        Raises:
+            UnsupportedError: always.
+        """
+        raise UnsupportedError("save_pretrained is not supported: octavo quantize MODEL OUT writes models")
 
 
 def _new(length: int, new: int | None, total: int | None) -> int:

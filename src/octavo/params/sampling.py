@@ -9,7 +9,6 @@ from enum import Enum
 from typing import Any
 
 from octavo.checks import are_ids, booleans, items, need, plain_number, token_ids
-from octavo.errors import InvalidRequestError
 from octavo.params.beams import MAX_LOGPROBS, BeamSearchParams
 from octavo.params.bias import logit_bias
 from octavo.params.declare import defaults, described, numbers, real, whole
@@ -108,7 +107,7 @@ class SamplingParams:
         None, 1, LARGEST, "Keep this many of the prompt's last tokens.", optional=True
     )
     speculative: Any = None
-    watermark: Any = None
+    watermark: Any = field(default=None, metadata={"text": "Favour tokens by which the text can be told."})
     pooling: str | None = field(default=None, repr=False)
     beam_search: BeamSearchParams | None = None
     constraints: tuple[Any, ...] = field(default=(), repr=False, compare=False)
@@ -151,9 +150,7 @@ class SamplingParams:
         ends, name = self.stop_token_ids, "stop_token_ids"
         need(len(ends) <= MAX_STOP_IDS, f"takes at most {MAX_STOP_IDS} ids", name)
         need(are_ids(ends), "must hold token ids", name)
-        if self.stop and not self.detokenize:
-            raise InvalidRequestError("stop strings need detokenize=True", "stop")
-
+        need(not self.stop or self.detokenize, "strings need detokenize=True", "stop")
         allowed = self.allowed_token_ids
         if allowed is not None:
             name = "allowed_token_ids"
@@ -209,8 +206,6 @@ DRAWING = tuple(name for name, number in NUMBERS.items() if number.role == "draw
 SHAPING = (*DRAWING, *(name for name, number in NUMBERS.items() if number.role == "penalty"))
 """Numbers that change which tokens come, in the order in which requests and commands have them."""
 _FLAGS = tuple(name for name, default in DEFAULTS.items() if isinstance(default, bool))
-
-
 _BEAM_NEUTRAL: dict[str, tuple[object, ...]] = {
     **{name: (DEFAULTS[name],) for name in DRAWING},
     "temperature": (0, 1),

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from octavo.checks import integer, number, plain_number
+from octavo.checks import integer, need, number, plain_number
 from octavo.errors import InvalidRequestError
 
 DEFAULT_KEY = 15_485_863
@@ -34,6 +34,9 @@ class WatermarkParams:
         for each in dataclasses.fields(self):
             object.__setattr__(self, each.name, plain_number(getattr(self, each.name)))
         try:
+            for name in ("gamma", "delta"):
+                value = getattr(self, name)
+                need(type(value) in (int, float), f"must be a number, not {value!r}", name)
             number(self, "gamma", low=0.01, high=0.99)
             number(self, "delta", low=-100, high=100)
             integer(self, "hashing_key", low=1, high=2**31 - 1)

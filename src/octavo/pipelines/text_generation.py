@@ -101,10 +101,8 @@ class TextGenerationPipeline:
             most = self.llm.max_model_len - (DEFAULT_NEW_TOKENS if max_new_tokens is None else max_new_tokens)
             ids = [i[: max(1, most)] for i in ids]
         limits = [_new_tokens(len(i), max_length, max_new_tokens) for i in ids]
-        every = [limited(params, limit) for limit in limits]
-        if no_repeat_ngram_size:
-            ngrams = [NoRepeatNgram(no_repeat_ngram_size, tuple(i)) for i in ids]
-            every = [each.replace(constraints=(ngram,)) for each, ngram in zip(every, ngrams, strict=True)]
+        each = zip(limits, ids, strict=True)
+        every = [limited(params, limit, prompt, no_repeat_ngram_size) for limit, prompt in each]
         outputs = self.llm.generate([{"prompt_token_ids": i} for i in ids], every, use_tqdm=False)
         records = [
             [
@@ -124,8 +122,13 @@ class TextGenerationPipeline:
         )
 
 
-def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
+def sampling_params(
+    generation: Mapping[str, Any], where: str = "the text-generation pipeline"
+) -> SamplingParams:
     """transformers' generation arguments as SamplingParams; max_tokens is left to the caller.
+
+    Args:
+        where: who takes them, for the words of a refusal.
 
     Raises:
         InvalidRequestError: values that contradict each other, or are out of range.
@@ -134,7 +137,8 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
     rest = {name: value for name, value in generation.items() if value is not None}
     for name in WITHOUT_EFFECT & rest.keys():
         del rest[name]
-    _refuse(rest)
+    _refuse(rest, where)
+    watermark = _mark(rest)
     beams = rest.pop("num_beams", 1)
     search = {n: rest.pop(n) for n in ("length_penalty", "early_stopping") if n in rest}
     do_sample = rest.pop("do_sample", beams == 1)
@@ -161,31 +165,58 @@ def sampling_params(generation: Mapping[str, Any]) -> SamplingParams:
         "stop": rest.pop("stop_sequence", ()),
         "stop_token_ids": _ids(rest.pop("eos_token_id", ())),
         "seed": rest.pop("seed", None),
-        "watermark": rest.pop("watermark", None),
+        "watermark": watermark,
     }
     if beams != 1:
         known["beam_search"] = BeamSearchParams(beams, 2**31 - 1, **search)
     for name in rest:
-        raise UnsupportedError(f"the text-generation pipeline does not take {name!r}", name)
+        raise UnsupportedError(f"{where} does not take {name!r}", name)
     defaults: dict[str, Any] = {"temperature": DEFAULT_TEMPERATURE, "top_k": DEFAULT_TOP_K}
     if beams != 1:
         defaults = {}
     return SamplingParams(**known, **(defaults | shaping), max_tokens=None)
 
 
-def limited(params: SamplingParams, most: int) -> SamplingParams:
-    """The same with so many new tokens at most, of beams too."""
+def limited(
+    params: SamplingParams, most: int, prompt: Sequence[int] = (), no_repeat_ngram_size: int | None = None
+) -> SamplingParams:
+    """The same with so many new tokens at most, of beams too; no n-gram of prompt and answer comes twice."""
     beams = params.beam_search
     found = None if beams is None else dataclasses.replace(beams, max_tokens=most)
+    if no_repeat_ngram_size:
+        params = params.replace(constraints=(NoRepeatNgram(no_repeat_ngram_size, tuple(prompt)),))
     return params.replace(max_tokens=most, beam_search=found)
 
 
-def _refuse(rest: dict[str, Any]) -> None:
+def _mark(rest: dict[str, Any]) -> Any:
+    """Take out `watermark`, or transformers' watermarking_config, which is the same by other names.
+
+    Raises:
+        InvalidRequestError: both are given. UnsupportedError: it is another mark than is made here.
+    """
+    given, mark = rest.pop("watermarking_config", None), rest.pop("watermark", None)
+    if given is None:
+        return mark
+    name = "watermarking_config"
+    if mark is not None:
+        raise InvalidRequestError("give watermark or watermarking_config, not both", name)
+    members = given if isinstance(given, Mapping) else getattr(given, "to_dict", lambda: vars(given))()
+    known = {"greenlist_ratio": "gamma", "bias": "delta", "hashing_key": "hashing_key"}
+    only = {"seeding_scheme": "lefthash", "context_width": 1}
+    for each, value in members.items():
+        if each not in known and (each not in only or value != only[each]):
+            said = f"watermarking_config.{each}={value!r} is not supported: watermark= is lefthash of width 1"
+            raise UnsupportedError(said[:200], name)
+    # transformers' own default of the share is another one than TGI's, which is ours.
+    return {"gamma": 0.25, **{ours: members[each] for each, ours in known.items() if each in members}}
+
+
+def _refuse(rest: dict[str, Any], where: str) -> None:
     """Take out what asks for what happens anyway; refuse what asks for more, with what does it."""
     for name, fine in NEUTRAL.items():
         if rest.pop(name, None) not in (None, *fine):
             advice = f": {ADVICE[name]}" if name in ADVICE else ""
-            raise UnsupportedError(f"the text-generation pipeline does not take {name!r}{advice}", name)
+            raise UnsupportedError(f"{where} does not take {name!r}{advice}", name)
 
 
 def _ids(given: int | Sequence[int]) -> Sequence[int]:

@@ -178,10 +178,10 @@ def detect(
     pairs = list(itertools.pairwise(token_ids))
     if not pairs:
         raise InvalidRequestError(f"the text has {len(token_ids)} token(s), and a watermark shows from 2 on")
-    worst = max(token_ids)
-    if worst >= lists.vocab_size or min(token_ids) < 0:
+    worst = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+    if not 0 <= worst < lists.vocab_size:
         raise InvalidRequestError(
-            f"token {worst} is beyond the vocabulary of {lists.vocab_size}: name the model that wrote it"
+            f"token {worst} is not in the vocabulary of {lists.vocab_size}: name the model that wrote it"
         )
     if not repeated:
         pairs = list(dict.fromkeys(pairs))

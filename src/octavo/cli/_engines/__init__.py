@@ -58,10 +58,12 @@ class NoEffect:
 
     Attributes:
         takes: it has a value; None: it may have one.
+        attached: the value may stand behind it without a space.
     """
 
     why: str
     takes: bool | None = True
+    attached: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +84,17 @@ class Refused:
         Raises:
             UnsupportedError: the value asks for something.
         """
-        if value is None or value.lower() not in self.neutral:
-            raise UnsupportedError(f"{name} is not supported: {self.why}")
+        if value is None or not any(_equal(value, each) for each in self.neutral):
+            taken = f" ({' or '.join(self.neutral)} is taken)" if self.neutral else ""
+            raise UnsupportedError(f"{name} is not supported: {self.why}{taken}")
+
+
+def _equal(value: str, neutral: str) -> bool:
+    """The same word, or the same number: .50 is 0.5."""
+    try:
+        return float(value) == float(neutral)
+    except ValueError:
+        return value.lower() == neutral
 
 
 Meaning = Mapped | NoEffect | Refused
@@ -94,6 +105,16 @@ def engines() -> Mapping[str, ModuleType]:
     """Every table by its file's name."""
     found = pkgutil.iter_modules(__path__)
     return {each.name: importlib.import_module(f"{__name__}.{each.name}") for each in found}
+
+
+@cache
+def only_of(engine: str) -> frozenset[str]:
+    """The flags that this engine's launcher has, and no other's."""
+    names = {
+        table.NAME: {*table.SAME.split(), *(name for line in table.FLAGS for name in line.split())}
+        for table in engines().values()
+    }
+    return frozenset(names[engine].difference(*(names[other] for other in names if other != engine)))
 
 
 @cache
@@ -108,7 +129,7 @@ def meanings() -> Mapping[str, tuple[str, Meaning]]:
 
 
 def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
-    """(a command line in Octavo's own flags, what has no effect and why).
+    """(a command line in Octavo's own flags, what has no effect, or another meaning than its engine's).
 
     Args:
         own: the command's flags, and whether each has a value.
@@ -119,6 +140,11 @@ def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str]
     made: list[str] = []
     notes: list[str] = []
     waiting = deque(words)
+    names = {word.partition("=")[0] for word in waiting}
+    for table in engines().values():
+        for name in names.intersection(table.NOTES).difference(table.SAME.split()):
+            if names & only_of(table.NAME):
+                notes.append(f"{name} is not {table.NAME}'s: {table.NOTES[name]}")
     while waiting:
         word = waiting.popleft()
         name, equals, value = word.partition("=")
@@ -126,6 +152,9 @@ def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str]
             return [*made, word, *waiting], notes
         if name.startswith("--"):  # vLLM's may be written with underscores
             name = name.replace("_", "-")
+        short = meanings().get(word[:2], ("", None))[1]
+        if isinstance(short, NoEffect) and short.attached and word not in meanings():
+            name, equals, value = word[:2], "=", word[2:]
         if name in own or name not in meanings():
             made.append(name + equals + value if name in own else word)
             if own.get(name) and not equals and waiting:

@@ -15,7 +15,7 @@ SAME = (
     "--seed"
 )
 NOTES = {
-    "-c": "of each sequence: llama.cpp divides it by -np; here sequences share pages",
+    "-c": "of each sequence: llama.cpp divides it by -np; here sequences share pages. 0: the model's own",
     "--chat-template": "a template in Jinja or its file, not the name of one",
     "--device": "`cuda`, `cuda:0` or `cpu`",
 }

@@ -3,6 +3,19 @@
 from __future__ import annotations
 
 from octavo.cli._engines import Mapped, NoEffect, Refused
+from octavo.errors import UnsupportedError
+
+
+def _chunked(size: str) -> str:
+    """
+    Raises:
+        UnsupportedError: -1 asks for whole prompts.
+    """
+    if size == "-1":
+        said = "--chunked-prefill-size -1 is not supported: prompts are always cut into steps"
+        raise UnsupportedError(said)
+    return size
+
 
 NAME = "SGLang"
 LINES = (
@@ -27,7 +40,9 @@ FLAGS = {
     "--context-length": Mapped("--max-model-len"),
     "--max-running-requests": Mapped("--max-num-seqs"),
     "--max-queued-requests": Mapped("--max-waiting"),
-    "--chunked-prefill-size": Mapped("--max-num-batched-tokens"),
+    "--chunked-prefill-size": Mapped(
+        "--max-num-batched-tokens", made=_chunked, note="-1 is refused: prompts are always cut into steps"
+    ),
     "--schedule-policy": Mapped("--scheduling-policy"),
     "--random-seed": Mapped("--seed"),
     "--disable-radix-cache": Mapped("--no-enable-prefix-caching", bare=True),

@@ -24,13 +24,12 @@ SAME = (
     "--max-concurrent-requests --port --dtype --kv-cache-dtype --api-key --trust-remote-code"
 )
 NOTES = {
-    "--max-waiting-tokens": "here it bounds the tokens of the prompts that wait; TGI's tunes its "
-    "batches: leave it out",
-    "--quantize": "files say how they are quantized: `gguf` is taken, other names are refused",
+    "--quantize": "files say how they are quantized: another name is refused; of 16 bits `eetq`, `fp8` and "
+    "`bitsandbytes-nf4` are made on load",
 }
 _BATCHES = "a step takes what its budget holds (--step-target-ms), and requests join at every step"
 _MORE = "requests may ask for more than TGI's default"
-_MARK = "requests say it: watermark, with gamma and delta"
+_MARK = 'requests say it, such as "watermark": {"gamma": 0.25, "delta": 2}'
 FLAGS = {
     "--hostname": Mapped("--host"),
     "--max-batch-size": Mapped("--max-num-seqs"),
@@ -46,6 +45,10 @@ FLAGS = {
     "--graceful-termination-timeout": Mapped("--drain-timeout"),
     "--speculate": Mapped("--speculative-config", made=_speculate, note="drafts by prompt lookup"),
     "--waiting-served-ratio": NoEffect(_BATCHES),
+    "--max-waiting-tokens": NoEffect(
+        "it is a number of steps, and requests join at every step; --max-waiting-prompt-tokens bounds the "
+        "prompts that wait"
+    ),
     "--max-batch-total-tokens": NoEffect("the pages of the KV cache are planned; --num-pages sets them"),
     "--max-best-of": NoEffect(_MORE),
     "--max-stop-sequences": NoEffect(_MORE),

@@ -24,6 +24,7 @@ NOTES = {
     "--gpu-memory-utilization": "on a CPU the share of free memory that KV pages may take",
     "--swap-space": "0 is the default here",
 }
+_FUSED = "programs are recorded and fused when the model is loaded"
 _ONE = "one process serves and computes"
 _ALWAYS = "it always does"
 _QUIET = "requests are logged with --access-log alone, without their texts"
@@ -43,7 +44,8 @@ FLAGS = {
     "--async-scheduling --no-async-scheduling --engine-use-ray --worker-use-ray": NoEffect(_ONE, takes=False),
     "--disable-frontend-multiprocessing": NoEffect(_ONE, takes=False),
     "--distributed-executor-backend --max-parallel-loading-workers": NoEffect(_ONE),
-    "--compilation-config -O": NoEffect("programs are recorded and fused when the model is loaded"),
+    "--compilation-config": NoEffect(_FUSED),
+    "-O": NoEffect(_FUSED, attached=True),
     "--guided-decoding-backend --structured-outputs-config": NoEffect("there is one compiler of grammars"),
     "--max-seq-len-to-capture": NoEffect("shapes are recorded as they come"),
     "--disable-fastapi-docs": NoEffect("there are no such pages", takes=False),

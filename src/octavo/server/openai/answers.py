@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo import __version__
 from octavo.engine.admission import check_named
 from octavo.errors import InvalidRequestError
 from octavo.params import CompletionOutput, RequestMetrics, RequestOutput, SamplingParams
@@ -28,6 +29,7 @@ from octavo.server.sse import EventStream
 from octavo.server.state import key_owner, state_of
 from octavo.server.whole import Answer
 
+FINGERPRINT = f"octavo-{__version__}"  # clients' types ask for one
 MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
 URGENT = "priority must not be negative: the server takes that with --scheduling-policy priority"
@@ -162,8 +164,8 @@ async def _whole(generation: Generation, writer: Writer) -> bytes:
 
 
 def _head(generation: Generation, kind: str) -> dict[str, Any]:
-    model = generation.engine.served_model_name
-    return {"id": generation.request_id, "object": kind, "created": now(), "model": model}
+    named = {"model": generation.engine.served_model_name, "system_fingerprint": FINGERPRINT}
+    return {"id": generation.request_id, "object": kind, "created": now(), **named}
 
 
 @dataclass(slots=True)
@@ -237,14 +239,11 @@ def more_members(prompt: Sequence[int], new: CompletionOutput, first: bool, toke
 
 def usage(outputs: Iterable[RequestOutput]) -> dict[str, Any]:
     """OpenAI's usage object for the prompts of one request (final outputs)."""
-    prompt = completion = cached = 0
-    times: list[RequestMetrics | None] = []
-    for output in outputs:
-        prompt += output.num_prompt_tokens
-        completion += sum(len(item.token_ids) for item in output.outputs)
-        cached += output.num_cached_tokens
-        times.append(output.metrics)
-    return usage_of(prompt, completion, cached, times)
+    every = tuple(outputs)
+    prompt = sum(output.num_prompt_tokens for output in every)
+    completion = sum(len(item.token_ids) for output in every for item in output.outputs)
+    cached = sum(output.num_cached_tokens for output in every)
+    return usage_of(prompt, completion, cached, [output.metrics for output in every])
 
 
 def usage_of(

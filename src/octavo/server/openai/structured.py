@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from octavo.errors import InvalidRequestError
@@ -11,7 +12,8 @@ from octavo.params import StructuredOutputsParams
 def from_response_format(given: Any) -> StructuredOutputsParams | None:
     """OpenAI's response_format; None for plain text.
 
-    Also taken: a schema beside json_object, as `schema` or, as TGI's clients write it, `value`.
+    Also taken: a schema beside json_object, as `schema` or, as TGI's clients write it, `value`; and TGI's
+    types json and regex, whose `value` is the schema, as an object or as text, or the expression.
     """
     kind = given.get("type") if isinstance(given, dict) else None
     schema: Any
@@ -23,6 +25,14 @@ def from_response_format(given: Any) -> StructuredOutputsParams | None:
             _only(given, "type", "schema", "value")
             schema = given.get("schema", given.get("value"))
             return StructuredOutputsParams(json_object=True) if schema is None else _json(schema)
+        case "json":
+            _only(given, "type", "value")
+            return _json(_read(given.get("value")))
+        case "regex":
+            _only(given, "type", "value")
+            if not isinstance(given.get("value"), str) or not given["value"]:
+                raise _wrong("response_format.value must be a regular expression, as text")
+            return StructuredOutputsParams(regex=given["value"])
         case "json_schema":
             _only(given, "type", "json_schema")
             inner = given.get("json_schema")
@@ -35,6 +45,15 @@ def from_response_format(given: Any) -> StructuredOutputsParams | None:
         case "structural_tag":
             return StructuredOutputsParams(structural_tag={**given})
     raise _wrong("response_format.type must be text, json_object, json_schema or structural_tag")
+
+
+def _read(schema: Any) -> Any:
+    if not isinstance(schema, str):
+        return schema
+    try:
+        return json.loads(schema)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"response_format.value is not valid JSON: {error}") from None
 
 
 def _json(schema: Any) -> StructuredOutputsParams:

@@ -14,10 +14,13 @@ from octavo.params import (
     MAX_LOGPROBS,
     MAX_N,
     MAX_STOP_STRINGS,
+    NUMBERS,
+    SEED_MASK,
     RequestOutputKind,
     SamplingParams,
     StructuredOutputsParams,
 )
+from octavo.params.watermark import WatermarkParams
 from octavo.server.openai.body import Int, Strict
 from octavo.server.openai.fields import check_unknown, misfit, only_known
 from octavo.server.openai.shapes import MAX_SCHEMA, Texts, limited, values
@@ -56,7 +59,7 @@ class GenerateParameters(Strict):
     top_p: float | None = None
     truncate: Int | None = None
     typical_p: float | None = None
-    watermark: bool = False
+    watermark: bool | dict[str, Any] = False
 
     @property
     def drawn(self) -> bool:
@@ -92,7 +95,7 @@ class GenerateParameters(Strict):
             logprobs=top if stream or self.scored or count > 1 else None,
             prompt_logprobs=0 if self.decoder_input_details else None,
             truncate_prompt_tokens=self.truncate,
-            watermark=self.watermark or None,
+            watermark=None if self.watermark is False else self.watermark,
             structured_outputs=None if self.grammar is None else _shape(self.grammar),
             output_kind=RequestOutputKind.DELTA if stream else RequestOutputKind.FINAL_ONLY,
         )
@@ -101,13 +104,22 @@ class GenerateParameters(Strict):
         """What TGI refuses where Octavo's own parameters would not."""
         for name in _POSITIVE:
             value = getattr(self, name)
-            need(value is None or value > 0, f"must be strictly positive, not {value}", name)
+            most = NUMBERS[name].high if name in NUMBERS else None
+            fits = value is None or 0 < value <= (value if most is None else most)
+            bound = "" if most is None else f" and at most {most:g}"
+            need(fits, f"must be strictly positive{bound}, not {value}", name)
         for name in ("top_p", "typical_p"):
             share = getattr(self, name)
             need(share is None or 0 < share < 1, "must be > 0.0 and < 1.0", name)
+        WatermarkParams.of(self.watermark)
         top = self.top_n_tokens
         need(top is None or 0 <= top <= MAX_LOGPROBS, f"must be >= 0 and <= {MAX_LOGPROBS}", "top_n_tokens")
-        need(self.seed is None or self.seed >= 0, "must not be negative", "seed")
+        seed = self.seed
+        need(
+            seed is None or 0 <= seed <= SEED_MASK,
+            f"must be an integer from 0 to {SEED_MASK}, not {seed}",
+            "seed",
+        )
         count = self.best_of or 1
         if count > 1:
             need(count <= MAX_N, f"must be > 0 and <= {MAX_N}", "best_of")
