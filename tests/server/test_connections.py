@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import logging
 import os
 import signal
 import socket
 import ssl
+import weakref
 from pathlib import Path
 
 import pytest
@@ -150,6 +152,35 @@ def test_answers_that_nobody_reads_end_with_the_drain(reasons: list[str]) -> Non
             os.kill(os.getpid(), signal.SIGTERM)
             assert not await asyncio.wait_for(server.done, 20)
             assert reasons == ["drain"]
+
+    run(test)
+
+
+def test_what_has_ended_needs_no_pass_of_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither connections nor their transports refer to themselves: thousands of them go at once."""
+    made: list[weakref.ref[object]] = []
+    real = connections.Connection.connection_made
+
+    def connection_made(self: connections.Connection, transport: asyncio.Transport) -> None:
+        made.extend([weakref.ref(self), weakref.ref(transport)])
+        real(self, transport)
+
+    monkeypatch.setattr(connections.Connection, "connection_made", connection_made)
+
+    async def test() -> None:
+        async with running(FakeEngine()) as server:
+            await server.ask(
+                post(BODY | {"stream": True}, more="Connection: close\r\n")
+            )  # what is kept is made
+            gc.collect()
+            gc.disable()
+            try:
+                made.clear()
+                for stream in (True, False) * 5:
+                    await server.ask(post(BODY | {"stream": stream}, more="Connection: close\r\n"))
+                await until(lambda: len(made) == 20 and not any(each() for each in made))
+            finally:
+                gc.enable()
 
     run(test)
 

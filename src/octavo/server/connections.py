@@ -145,6 +145,9 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.leave()
         super().connection_lost(exc)
+        # asyncio's transport refers to itself by the method that it reads with, and so would stay until the
+        # cyclic collector passes: after a storm, megabytes.
+        getattr(self.transport, "__dict__", {}).pop("_read_ready_cb", None)
 
     def leave(self) -> None:
         """Give the place back; at once where the connection is given up."""
