@@ -9,6 +9,9 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError
 
+PARAM = "structured_outputs"
+"""The field, as refusals name it."""
+
 
 @dataclass(frozen=True, slots=True)
 class StructuredOutputsParams:
@@ -40,7 +43,7 @@ class StructuredOutputsParams:
             raise InvalidRequestError(
                 "structured_outputs takes exactly one of json, regex, choice, grammar, json_object, "
                 f"structural_tag; {given} given",
-                "structured_outputs",
+                PARAM,
             )
 
     @property

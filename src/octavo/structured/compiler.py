@@ -11,19 +11,20 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib import import_module
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from octavo.confined import Confined, JobKilledError, UnavailableError
 from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError, OverloadedError
 from octavo.params import SamplingParams, StructuredOutputsParams
+from octavo.params.structured import PARAM
 from octavo.sampling.constraints import ConstraintError
 from octavo.structured.bad_words import BadWords, Vocabulary
 from octavo.structured.compile_pool import MAX_ABANDONED, CompilePool, GrammarStats, SlowError
-from octavo.structured.distinct import Distinct, constraint_of
 from octavo.structured.grammar import ORIGINALS, Grammar, GrammarVocabulary
-from octavo.structured.grammar_source import PARAM, cache_key, grammar_source
-from octavo.structured.trial import SETUP
+
+if TYPE_CHECKING:  # what reads schemas is imported in the background (_make_table), or for the first one
+    from octavo.structured.distinct import Distinct
 
 CACHED = 256
 CACHED_BYTES = 256 << 20
@@ -33,6 +34,7 @@ REFUSED = 1_024
 
 QUICK_S, PATIENT_S = 0.25, 4.0
 """Of a processor, for the first attempt at a grammar and for the second one: most take 5 to 60 ms."""
+TRIALS = "octavo.structured.trial:prepare"
 TRIAL_BYTES = 512 << 20
 """Of memory, for one attempt."""
 
@@ -68,7 +70,7 @@ class ConstraintCompiler:
         self._cache: OrderedDict[str, tuple[Grammar | Distinct, int]] = OrderedDict()
         self._cached_bytes = 0
         self._refused: OrderedDict[bytes, InvalidRequestError] = OrderedDict()
-        self._trials = Confined(SETUP, self._for_trials, TRIAL_BYTES)
+        self._trials = Confined(TRIALS, self._for_trials, TRIAL_BYTES)
         self._lock = threading.Lock()
         self._grammars = CompilePool("grammars", PARAM)
         self._words = CompilePool("bad_words", "bad_words")
@@ -168,6 +170,8 @@ class ConstraintCompiler:
         Raises:
             SlowError: the trial took more than cpu_s of a processor, or too much memory.
         """
+        from octavo.structured.distinct import constraint_of
+
         if (known := self._known(key)) is not None:  # made while this one waited
             return known
         vocabulary = self._grammar_vocabulary  # whose own mistakes are told first
@@ -203,6 +207,9 @@ class ConstraintCompiler:
         return made
 
     def _guarded(self, wanted: StructuredOutputsParams) -> Grammar | Distinct:
+        from octavo.structured.distinct import constraint_of
+        from octavo.structured.grammar_source import grammar_source
+
         try:
             return constraint_of(grammar_source(wanted), self._grammar_vocabulary, PARAM)
         except RecursionError:
@@ -267,8 +274,9 @@ class ConstraintCompiler:
         yield
         tokens = self._written
         yield
-        import_module("llguidance")  # some 50 ms
-        yield
+        for name in ("octavo.structured.distinct", "octavo.structured.grammar_source", "llguidance"):
+            import_module(name)  # some 20, 1 and 50 ms
+            yield
         table = GrammarVocabulary(
             tokens, special, t.stop_token_ids, lambda text: t.encode(text, False), slices=False
         )
@@ -283,6 +291,8 @@ def _weight(text: str) -> int:
 
 
 def _key(wanted: StructuredOutputsParams, salt: str = "") -> str:
+    from octavo.structured.grammar_source import cache_key
+
     return f"{salt}\0{cache_key(wanted)}"
 
 

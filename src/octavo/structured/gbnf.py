@@ -12,8 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from octavo.errors import InvalidRequestError
-
-PARAM = "structured_outputs"
+from octavo.params.structured import PARAM
 
 # As llguidance tells Lark, without a second look at lines that it has passed; ?start and !start are Lark too.
 _LARK = re.compile(r"^[^\S\n]*+(?:%llguidance\b|[?!]?start\s*+:)", re.MULTILINE)

@@ -9,6 +9,7 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import StructuredOutputsParams
+from octavo.params.structured import PARAM
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.places import places_of, without_unique
@@ -22,7 +23,6 @@ MAX_SCHEMA_CHARS = 500_000
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
 _MOST = {"regex": MAX_REGEX_CHARS, "json": MAX_SCHEMA_CHARS}
-PARAM = "structured_outputs"
 
 Expression = tuple[str, str, str]
 """(a regular expression, its flags, where it stands)"""

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 from octavo.errors import InvalidRequestError
-
-PARAM = "structured_outputs"
+from octavo.params.structured import PARAM
 
 # What could hold a quote or a slash that begins nothing has to be known: special tokens and comments, too.
 _TOKEN = re.compile(

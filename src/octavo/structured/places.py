@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from octavo.errors import UnsupportedError
-from octavo.structured.schema.drafts import PARAM
+from octavo.params.structured import PARAM
 from octavo.structured.schema.equality import frozen
 from octavo.structured.schema.expressions import is_endless
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.drafts import PARAM
+from octavo.params.structured import PARAM
 
 FORMS = ("const_string", "json_schema", "or", "regex", "sequence", "tag")
 _FLAGS = ("at_least_one", "stop_after_first", "excludes")

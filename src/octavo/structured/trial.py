@@ -17,13 +17,13 @@ import numpy as np
 
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
+from octavo.params.structured import PARAM
 from octavo.sampling.constraints import ConstraintError, full_mask
 from octavo.sampling.logits import allowed
 from octavo.structured.distinct import Distinct, constraint_of
 from octavo.structured.grammar import Grammar, GrammarVocabulary
-from octavo.structured.grammar_source import PARAM, grammar_source
+from octavo.structured.grammar_source import grammar_source
 
-SETUP = "octavo.structured.trial:prepare"
 STEPS = 32
 STEP_S = 0.008
 """Of a processor, for each token on average: four times what a row is given for each (grammar.MASK_S), as on

@@ -13,7 +13,7 @@ from typing import Any
 from octavo.confined import Confined, JobKilledError
 from octavo.errors import InvalidRequestError
 from octavo.params import StructuredOutputsParams
-from octavo.structured import trial
+from octavo.structured import compiler, trial
 from octavo.structured.compiler import PATIENT_S, TRIAL_BYTES
 from octavo.structured.grammar_source import cache_key
 from octavo.tokenizer.chat import ChatTemplate
@@ -255,7 +255,7 @@ def _told(tried: Any) -> str:
 
 def contained(data: bytes) -> str:
     """A grammar whose worker was ended: the same in the process that a server tries it in."""
-    confined = Confined(trial.SETUP, _vocabulary, TRIAL_BYTES)
+    confined = Confined(compiler.TRIALS, _vocabulary, TRIAL_BYTES)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     try:
         return guarded(lambda: _told(confined.run(_job(data), PATIENT_S)))

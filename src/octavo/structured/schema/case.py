@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.drafts import PARAM
+from octavo.params.structured import PARAM
 from octavo.structured.schema.value import check_number
 
 Conjunction = frozenset[tuple[int, bool]]

@@ -22,8 +22,8 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.members import merge_array, merge_objects
 from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
 from octavo.structured.schema.outline import EVERYTHING, KINDS, TYPES, Alternative, Literal, Outline, outline

@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params.structured import PARAM
 from octavo.structured.schema.expressions import has_lookahead, with_escaped_braces, without_lookahead
 
-PARAM = "structured_outputs"
 NEWEST = 2020
 
 _DRAFT = re.compile(r"https?://json-schema\.org/(?:draft-0(\d)|draft/(\d{4}))?")

@@ -7,8 +7,8 @@ from contextlib import suppress
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.expression_nodes import UnreadableError
 from octavo.structured.schema.expressions import meet
 from octavo.structured.schema.patterns import overlap, regions

@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, type_of
 from octavo.structured.schema.expression_nodes import UnreadableError
 from octavo.structured.schema.expressions import complement, literal, meet

@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.drafts import NEWEST, PARAM, draft_of, identifier, read
+from octavo.params.structured import PARAM
+from octavo.structured.schema.drafts import NEWEST, draft_of, identifier, read
 from octavo.structured.schema.equality import frozen
 
 MAX_DEPTH = 64

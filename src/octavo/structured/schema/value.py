@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
-from octavo.structured.schema.drafts import PARAM
+from octavo.params.structured import PARAM
 from octavo.structured.schema.equality import equal, frozen, type_of
 from octavo.structured.schema.refs import Schemas
 

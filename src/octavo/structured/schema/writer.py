@@ -17,10 +17,10 @@ from contextlib import suppress
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
+from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import MAX_CASES, Cases
 from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_SINGLE, counted
-from octavo.structured.schema.drafts import PARAM
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
