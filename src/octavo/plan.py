@@ -179,8 +179,8 @@ def _finite(name: str, value: object, or_zero: bool = False) -> None:
     Raises:
         InvalidRequestError: it is no finite number above 0; or 0, where that is taken.
     """
-    number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not number or value < 0 or (value == 0 and not or_zero):  # type: ignore[operator]
+    number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
+    if not math.isfinite(number) or number < 0 or (number == 0 and not or_zero):
         least = "0 or more" if or_zero else "above 0"
         raise InvalidRequestError(f"{name} must be a number {least}, not {value!r}", name)
 

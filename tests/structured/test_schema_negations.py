@@ -150,6 +150,18 @@ BY_A, BY_B = (
 )
 
 
+def check_written(
+    make: ConstraintCompiler, schema: dict[str, Any], right: list[Any], missed: list[Any], wrong: list[Any]
+) -> None:
+    """Of these values those that are right can be written, and no others: missed ones are valid, too."""
+    constraint = compiled(make, json=schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    assert all(map(judge.is_valid, (*right, *missed)))
+    assert not any(map(judge.is_valid, wrong))
+    assert [value for value in (*right, *missed, *wrong) if reachable(constraint, value)] == right
+    assert bool(written(schema)[1]) or not missed
+
+
 @pytest.mark.parametrize(
     ("schema", "right", "missed", "wrong"),
     [
@@ -184,12 +196,7 @@ BY_A, BY_B = (
 def test_a_property_that_nobody_names_violates(
     make: ConstraintCompiler, schema: dict[str, Any], right: list[Any], missed: list[Any], wrong: list[Any]
 ) -> None:
-    constraint = compiled(make, json=schema)
-    judge = jsonschema.Draft202012Validator(schema)
-    assert all(map(judge.is_valid, (*right, *missed)))
-    assert not any(map(judge.is_valid, wrong))
-    assert [value for value in (*right, *missed, *wrong) if reachable(constraint, value)] == right
-    assert bool(written(schema)[1]) or not missed
+    check_written(make, schema, right, missed, wrong)
 
 
 @pytest.mark.parametrize(
@@ -216,13 +223,7 @@ def test_a_property_that_nobody_names_violates(
 def test_an_item_that_is_contained_is_one_of_the_first(
     make: ConstraintCompiler, schema: dict[str, Any], right: list[Any], missed: list[Any], wrong: list[Any]
 ) -> None:
-    schema = {"type": "array", **schema}
-    constraint = compiled(make, json=schema)
-    judge = jsonschema.Draft202012Validator(schema)
-    assert all(map(judge.is_valid, (*right, *missed)))
-    assert not any(map(judge.is_valid, wrong))
-    assert [value for value in (*right, *missed, *wrong) if reachable(constraint, value)] == right
-    assert bool(written(schema)[1]) or not missed
+    check_written(make, {"type": "array", **schema}, right, missed, wrong)
 
 
 def test_what_contains_what_cannot_be_is_refused(make: ConstraintCompiler) -> None:

@@ -4,13 +4,12 @@ A body of four megabytes may take hundreds of megabytes while the server reads a
 keeps freed memory for later, in pieces that a request of another kind cannot use. So a server would stay as
 large as the sum of the largest requests that it ever served.
 
-Objects that refer to each other, as a connection and what it asked for do, are freed by Python's cyclic
-collector alone. A whole pass of it stops every thread. Over the modules, models and routes of a loaded
-server it takes 40 ms and more, and finds nothing: a process that serves leaves them out (leave_out) once the
-model is there. Over the 150 objects of each of 1,500 requests that wait it takes 140 ms, and finds nothing
-either; and when they have ended nothing new comes that would make Python pass again. So a process that
-serves says itself when to pass over everything (FreedMemory.collects): among few requests, and when they
-have ended.
+Objects that refer to each other are freed by Python's cyclic collector alone. A whole pass of it stops every
+thread. Over the modules, models and routes of a loaded server it takes 40 ms and more, and finds nothing: a
+process that serves leaves them out (leave_out) once the model is there. Over the 150 objects of each of
+1,500 requests that wait it takes 140 ms, and finds nothing either; and when they have ended nothing new
+comes that would make Python pass again. So a process that serves says itself when to pass over everything
+(FreedMemory.collects): among few requests, and when they have ended.
 """
 
 from __future__ import annotations

@@ -243,9 +243,8 @@ def product_kernel(
             inside = row_ok[:, None] & n_ok[None, :]
             row = out_row[:, None].to(tl.int64)
             if RESIDUAL:  # last, as ops.linear says: it is neither scaled nor capped
-                acc += tl.load(residual + row * stride_residual + n[None, :], mask=inside, other=0.0).to(
-                    tl.float32
-                )
+                added = tl.load(residual + row * stride_residual + n[None, :], mask=inside, other=0.0)
+                acc += added.to(tl.float32)
             at = split.to(tl.int64) * stride_split + row * stride_y + n[None, :]
             tl.store(y + at, acc.to(y.dtype.element_ty), mask=inside)
 
