@@ -31,6 +31,7 @@ SAME = (
 )
 NOTES = {
     "-c": "of each sequence: llama.cpp divides it by -np; here sequences share pages. 0: the model's own",
+    "--api-key": "one key: for several give it several times",
     "--chat-template": "a template in Jinja or its file, not the name of one",
     "--device": "`cuda`, `cuda:0` or `cpu`",
 }

@@ -22,6 +22,7 @@ SAME = (
 )
 NOTES = {
     "--gpu-memory-utilization": "on a CPU the share of free memory that KV pages may take",
+    "--served-model-name": "one name: for several give it several times",
     "--swap-space": "0 is the default here",
 }
 _FUSED = "programs are recorded and fused when the model is loaded"
