@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from octavo.checks import plain_number, positive
 from octavo.compat.config import config_of
 from octavo.compat.devices import Ids, as_ids, kind_of
 from octavo.compat.quantization import method_of
@@ -109,7 +110,7 @@ class CausalLM:
         prompts = [row[kept != 0].tolist() for row, kept in zip(ids, mask, strict=True)]
         pad_token_id, ngram = (generation.pop(n, None) for n in ("pad_token_id", "no_repeat_ngram_size"))
         params = sampling_params({"do_sample": do_sample, **generation}, "generate")
-        limit = _new(ids.shape[1], max_new_tokens, max_length)
+        limit = _new(ids.shape[1], plain_number(max_new_tokens), plain_number(max_length))
         every = [limited(params, limit, one, ngram) for one in prompts]
         outputs = self.llm.generate([{"prompt_token_ids": one} for one in prompts], every, use_tqdm=False)
         pad = (self.config.pad_token_id if pad_token_id is None else pad_token_id) or 0
@@ -176,8 +177,10 @@ class CausalLM:
 
 def _new(length: int, new: int | None, total: int | None) -> int:
     if new is not None:
+        positive("max_new_tokens", new)
         return new
     total = DEFAULT_NEW_TOKENS if total is None else total
+    positive("max_length", total)
     if total <= length:
         raise InvalidRequestError(
             f"max_length {total} counts the prompt's {length} tokens: raise it, or give max_new_tokens",
