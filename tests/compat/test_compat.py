@@ -127,12 +127,14 @@ def test_what_is_not_supported_is_named(call: Any, said: str) -> None:
 def test_generate_wants_ids(model: CausalLM) -> None:
     with pytest.raises(InvalidRequestError, match="needs input_ids"):
         model.generate(max_new_tokens=2)
-    for wrong in ("Hello", {"input_ids": [[1]]}, [[1.5]], [[[1]]]):
+    prompts: list[Any] = ["Hello", {"input_ids": [[1]]}, [[1.5]], [[[1]]]]
+    for wrong in prompts:
         with pytest.raises(InvalidRequestError, match="input_ids must be token ids"):
             model.generate(wrong, max_new_tokens=2)
-    for wrong in ({"max_new_tokens": 0}, {"max_new_tokens": "9"}, {"max_length": 9.5}):
-        with pytest.raises(InvalidRequestError, match=f"{next(iter(wrong))} must be a positive integer"):
-            model.generate([[1, 2, 3]], **wrong)
+    lengths: list[dict[str, Any]] = [{"max_new_tokens": 0}, {"max_new_tokens": "9"}, {"max_length": 9.5}]
+    for length in lengths:
+        with pytest.raises(InvalidRequestError, match=f"{next(iter(length))} must be a positive integer"):
+            model.generate([[1, 2, 3]], **length)
     with pytest.raises(InvalidRequestError, match="counts the prompt's 3 tokens"):
         model.generate(np.array([[1, 2, 3]]), max_length=3)
     with pytest.raises(UnsupportedError, match="generate does not take 'streamer'"):
