@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from octavo import LLM, ContinuousBatcher, SamplingParams
-from octavo.errors import InvalidRequestError
+from octavo.engine.request import RequestUpdate
+from octavo.errors import InvalidRequestError, OctavoError
 
 PROMPTS = {"a": "The capital of France is", "b": "Two plus two makes", "c": "The sea is"}
 
@@ -49,6 +52,35 @@ def test_it_is_made_of_a_name_too() -> None:
     batcher.llm.shutdown()
 
 
+def test_a_request_that_fails_takes_no_other_with_it(llm: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three end in one step, and the first of them by an error."""
+    batcher = ContinuousBatcher(llm, max_seq_len=64)
+    for name, prompt in PROMPTS.items():
+        batcher.add_request(name, prompt, 2)
+    whole = llm.core.step
+
+    def step() -> list[RequestUpdate]:
+        updates = list(whole())
+        first = next(iter(batcher._streams))
+        return [
+            replace(each, finish_reason="error", stop_reason="no memory")
+            if each.finish_reason and each.request_id == first
+            else each
+            for each in updates
+        ]
+
+    monkeypatch.setattr(llm.core, "step", step)
+    with pytest.raises(OctavoError, match="request a failed: no memory"):
+        while not (done := batcher.step()):
+            pass
+    assert (batcher.active_requests, batcher.request_queue) == ({}, [])
+    done = batcher.step()
+    params = SamplingParams(temperature=0, max_tokens=2)
+    outputs = llm.generate([PROMPTS["b"], PROMPTS["c"]], params, use_tqdm=False)
+    assert done == dict(zip("bc", (one.outputs[0].text for one in outputs), strict=True))
+    assert batcher.step() == {}
+
+
 def test_what_is_wrong_is_said(llm: LLM) -> None:
     for size in (0, -5):
         with pytest.raises(InvalidRequestError, match="max_batch_size must be a positive integer"):
@@ -61,5 +93,15 @@ def test_what_is_wrong_is_said(llm: LLM) -> None:
     batcher.add_request("r", "Hello", 4)
     with pytest.raises(InvalidRequestError, match="'r' is in use"):
         batcher.add_request("r", "Hello", 4)
+    cases: list[tuple[tuple[Any, ...], str]] = [
+        ((5, 4), "prompt must be a list of token ids"),
+        ((["a"], 4), "prompt must be a text or token ids"),
+        (("Hello", "4"), "max_tokens must be a positive integer"),
+        (("Hello", 0), "max_tokens must be a positive integer"),
+        (("Hello", 4, {"temperature": 0}), "sampling_params must be SamplingParams"),
+    ]
+    for wrong, said in cases:
+        with pytest.raises(InvalidRequestError, match=said):
+            batcher.add_request("wrong", *wrong)
     with pytest.raises(InvalidRequestError, match="dtype belongs to LLM"):
         ContinuousBatcher(llm, dtype="float32")

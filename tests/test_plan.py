@@ -7,9 +7,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import octavo
+from octavo.config import EngineConfig
 from octavo.errors import CheckpointError, InvalidRequestError
 from octavo.plan import estimate_kv_cache, estimate_memory_usage, find_optimal_batch_size, size_of
 
@@ -88,6 +90,20 @@ def test_what_a_model_may_be(tmp_path: Path, smollm2_path: Path) -> None:
     assert (size.weights, size.kv_per_token) == (4000, 2 * 32 * 32 * 128 * 2)
     assert size_of(smollm2_path).kv_per_token == 2 * 30 * 3 * 64 * 2
     assert octavo.plan.size_of is size_of
+
+
+def test_a_loaded_model_has_the_weights_that_it_was_loaded_with(tmp_path: Path) -> None:
+    """An LLM that made int8 of 16 bits takes half of them; its table and head stay."""
+    model = folder(tmp_path, LLAMA_7B)
+    loaded = SimpleNamespace(engine_config=EngineConfig(model=model, quantization="int8"))
+    assert 0.5 < size_of(loaded).weights / size_of(model).weights < 0.54
+    assert size_of(loaded, 2).weights == size_of(model, 2).weights
+
+
+def test_numbers_may_be_numpys() -> None:
+    plain: Any = (7, 2, 1, 4096, 32, 32, 128)
+    assert estimate_memory_usage(*map(np.int64, plain)) == estimate_memory_usage(*plain)
+    assert find_optimal_batch_size(LLAMA_7B, np.int32(2048), np.float32(24)) == 11
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
-"""Lesson on inference optimization, 2.2: the class VLLMInference, with only the import changed.
+"""Lesson on inference optimization, 2.2, lines 82-135: the class VLLMInference, with only the import changed.
 
-What differs: tensor_parallel_size stays 1 on a CPU; trust_remote_code is accepted, and no code of a
-checkpoint is ever run; gpu_memory_utilization=0.9 is meant for a card, and taken as 0.5 of a CPU's memory,
-which says so. The lesson's streaming_generate never sets self.model_name, and leaves the loop out: both are
-here.
+What differs: tensor_parallel_size above 1 is refused by name, for now; trust_remote_code is accepted, and no
+code of a checkpoint is ever run; gpu_memory_utilization=0.9 is meant for a card, and taken as 0.5 of a CPU's
+memory, which says so. The lesson's streaming_generate never sets self.model_name, and leaves the loop out:
+both are here.
 """
 
 import argparse

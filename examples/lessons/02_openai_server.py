@@ -1,8 +1,8 @@
-"""Lesson on inference optimization, 2.2: the server of the OpenAI API, and the client as pasted.
+"""Lesson on inference optimization, 2.2, lines 138-157: the server of the OpenAI API, the client as pasted.
 
-What differs: the server's command is `octavo serve` (python -m octavo serve), with the same flags. Its port
-is a free one here, and --served-model-name lets the client go on asking for the lesson's model. Any api_key
-is accepted where none is configured.
+What differs: vLLM's module has another name (it is `octavo serve`), and --tensor-parallel-size stays 1: 2 is
+refused by name, for now. The port is a free one here, and --served-model-name lets the client go on asking
+for the lesson's model. Any api_key is accepted where none is configured.
 """
 
 import argparse
@@ -41,8 +41,9 @@ def main() -> None:
     options = parser.parse_args()
 
     port = free_port()
-    command = ["serve", "--model", options.model, "--tensor-parallel-size", "1", "--port", str(port)]
-    server = subprocess.Popen([sys.executable, "-m", "octavo", *command, "--served-model-name", NAME])
+    module = [sys.executable, "-m", "octavo.entrypoints.openai.api_server"]
+    flags = ["--model", options.model, "--tensor-parallel-size", "1", "--port", str(port)]
+    server = subprocess.Popen([*module, *flags, "--served-model-name", NAME])
     try:
         url = f"http://localhost:{port}"
         wait_for(url, server)

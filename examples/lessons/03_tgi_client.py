@@ -1,9 +1,10 @@
-"""Lesson on inference optimization, 3.2: the TGI server of a container, and the class TGIClient unchanged.
+"""Lesson on inference optimization, 3.2, lines 187-254: a container's TGI server, and its class TGIClient.
 
 What differs: `docker run ... IMAGE` has Octavo's image (the flags behind it are the same, and here they start
-`octavo serve`); --num-shard stays 1 on a CPU. The client is huggingface_hub's own: get_model_info() is gone
-from it, and get_endpoint_info() asks the same path. With return_full_text=False a whole answer begins where
-the prompt ends; a stream never has the prompt.
+`octavo serve`); --num-shard stays 1: 2 is refused by name, for now; --quantize says what the default model's
+file is, gguf, and awq goes with AWQ files. The client is huggingface_hub's own: get_model_info() is gone from
+it, get_endpoint_info() asks /info, and wants provider= beside a URL. With return_full_text=False a whole
+answer begins where the prompt ends; a stream never has the prompt.
 """
 
 import argparse

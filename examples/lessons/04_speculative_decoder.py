@@ -1,4 +1,4 @@
-"""Lesson on inference optimization, 4.2: SpeculativeDecoder(target, draft, tokenizer,
+"""Lesson on inference optimization, 4.2, lines 284-409: SpeculativeDecoder(target, draft, tokenizer,
 num_speculative_tokens).
 
 What differs: the lesson draws the token after a rejection from the target's distribution, at the last

@@ -1,8 +1,9 @@
-"""Lesson on inference optimization, 5.2: load_4bit_model, load_gptq_model, load_awq_model.
+"""Lesson on inference optimization, 5.2, lines 429-475: load_4bit_model, load_gptq_model, load_awq_model.
 
-What differs: the three loaders come from octavo.compat. What is not loaded is named in one line: by default
-all three are given a GGUF file, whose four bits are there already, so the first is told that it makes none
-of them. Give --gptq and --awq checkpoints of those kinds, and --model a float one.
+What differs: the three loaders come from octavo.compat. A dtype is its name, as nothing here needs torch;
+torch.bfloat16 is taken, too. What is not loaded is named in one line: by default all three are given a GGUF
+file, whose four bits are there already, so the first is told that it makes none of them. Give --gptq and
+--awq checkpoints of those kinds, and --model a float one.
 """
 
 import argparse

@@ -1,4 +1,5 @@
-"""Lesson on inference optimization, 6.1: ContinuousBatcher(model, tokenizer, max_batch_size, max_seq_len).
+"""Lesson on inference optimization, 6.1, lines 485-570: ContinuousBatcher(model, tokenizer, max_batch_size,
+max_seq_len).
 
 What differs: the class is there already, over the engine's pages and KV cache. The lesson's pads a batch on
 the right and reads the last column, which is padding for all but the longest; here a batch is a flat list

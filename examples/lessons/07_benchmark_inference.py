@@ -1,4 +1,4 @@
-"""Lesson on inference optimization, 7: benchmark_inference(model, tokenizer, prompts, ...) ->
+"""Lesson on inference optimization, 7, lines 578-630: benchmark_inference(model, tokenizer, prompts, ...) ->
 BenchmarkResult.
 
 First the lesson's own loop, one request after the other, over octavo.compat; then the function.

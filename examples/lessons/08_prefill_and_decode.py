@@ -1,5 +1,5 @@
-"""Lesson on inference, 3.4.1, 3.4.4, 3.4.5 and 3.4.9: prefill beside decode, arithmetic intensity, TTFT and
-TPOT, and the checklist's measurements.
+"""Lesson on inference, 3.4.1, 3.4.4, 3.4.5 and 3.4.9, lines 20-46, 154-201 and 338-342: prefill beside
+decode, arithmetic intensity, TTFT and TPOT, and the checklist's measurements.
 
 What differs: the lesson counts by hand and leaves the measuring to the reader. `octavo bench roofline` counts
 operations and bytes of a model's own steps and says what bounds each; `octavo bench` measures. The machine's

@@ -1,4 +1,4 @@
-"""Lesson on inference, 3.4.2: find_optimal_batch_size(model, max_seq_len, gpu_memory_gb), by memory.
+"""Lesson on inference, 3.4.2, lines 87-103: find_optimal_batch_size(model, max_seq_len, gpu_memory_gb).
 
 What differs: a model is a name, or has a config; KV heads are counted, not query heads. Beyond some batch
 size throughput does not grow, whatever fits: `octavo bench` shows where.

@@ -1,4 +1,5 @@
-"""Lesson on inference, 3.4.3 and 3.4.8: three prompts at once, and LLM(...) with a card's arguments.
+"""Lesson on inference, 3.4.3 and 3.4.8, lines 134-149 and 320-327: three prompts at once, and LLM(...) with a
+card's arguments.
 
 What differs: nothing but the import and the model. On a CPU gpu_memory_utilization=0.9 is taken as 0.5, and
 said so.

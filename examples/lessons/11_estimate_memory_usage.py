@@ -1,4 +1,4 @@
-"""Lesson on inference, 3.4.6: estimate_memory_usage(...), with the lesson's own numbers.
+"""Lesson on inference, 3.4.6, lines 229-278: estimate_memory_usage(...), with the lesson's own numbers.
 
 What differs: nothing; beside the lesson's arguments there are num_kv_heads, for models whose heads share
 keys, and overhead_gb, and a model's name in the place of the first. The lesson's activations are in its

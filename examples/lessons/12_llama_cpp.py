@@ -1,4 +1,4 @@
-"""Lesson on inference, 3.4.8: llama.cpp's ./main -m model.gguf -p "Hello" -n 100.
+"""Lesson on inference, 3.4.8, line 333: llama.cpp's ./main -m model.gguf -p "Hello" -n 100.
 
 What differs: the program is `octavo generate`; the flags are the same.
 """

@@ -1,4 +1,5 @@
-"""Lecture 10, 2: pipeline("text-generation", model=...)(prompt, max_length=50), and the other tasks it names.
+"""Lecture 10, 2, lines 26-35: pipeline("text-generation", model=...)(prompt, max_length=50), and the other
+tasks it names.
 
 What differs: the model; "gpt2" is the hub's openai-community/gpt2. max_length counts the prompt. Question
 answering asks the model by a prompt. Summarization and translation need T5 or BART (--t5): by default a tiny

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from octavo.checks import positive
+from octavo.checks import is_int, need, plain_number, positive, token_ids
 from octavo.engine.output import TextStream
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.llm import LLM
@@ -51,6 +51,7 @@ class ContinuousBatcher:
         self._texts = output_processor(own, self.llm.decoder_prompt)
         self._names = itertools.count()
         self._streams: dict[str, tuple[str, TextStream]] = {}  # engine's name -> (caller's, text so far)
+        self._ended: dict[str, str] = {}  # beside a request that failed: not told yet
         self.active_requests: dict[str, SamplingParams] = {}
         self.request_queue: list[tuple[str, Any, SamplingParams]] = []
 
@@ -60,11 +61,18 @@ class ContinuousBatcher:
         """Queue a request: greedy, unless sampling_params say otherwise.
 
         Raises:
-            InvalidRequestError: the id is in use, or the prompt and max_tokens are more than max_seq_len.
+            InvalidRequestError: the id is in use, a value is wrong, or the prompt and max_tokens are more
+                than max_seq_len.
         """
+        max_tokens = plain_number(max_tokens)
+        positive("max_tokens", max_tokens)
+        fits = sampling_params is None or isinstance(sampling_params, SamplingParams)
+        need(fits, "must be SamplingParams", "sampling_params")
         if request_id in self.active_requests or any(request_id == name for name, *_ in self.request_queue):
             raise InvalidRequestError(f"request_id {request_id!r} is in use", "request_id")
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        given = self.tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        ids = list(token_ids("prompt", given))
+        need(all(map(is_int, ids)), "must be a text or token ids", "prompt")
         if len(ids) + max_tokens > self.max_seq_len:
             said = f"{len(ids)} tokens of prompt and {max_tokens} new ones are more than max_seq_len"
             raise InvalidRequestError(f"{said} {self.max_seq_len}", "max_tokens")
@@ -77,10 +85,13 @@ class ContinuousBatcher:
         """Compute one step. Returns the texts of the requests that it has ended, by their ids.
 
         Raises:
-            OctavoError: a request failed; it is gone, and the others go on.
+            OctavoError: a request failed; it is gone, and the others go on. What has ended beside it comes
+                with the next step.
         """
         core = self.llm.core
-        while self.request_queue and len(self.active_requests) < self.max_batch_size and core.has_room(1):
+        while self.request_queue and len(self.active_requests) < self.max_batch_size:
+            if not core.has_room(self.request_queue[0][2].n):
+                break
             request_id, ids, params = self.request_queue.pop(0)
             name = f"batcher-{id(self)}-{next(self._names)}"
             request = self._reader.request(name, {"prompt_token_ids": ids}, params)
@@ -89,20 +100,26 @@ class ContinuousBatcher:
             stream.begin(seed)
             self._streams[name] = request_id, stream
             self.active_requests[request_id] = params
-        results: dict[str, str] = {}
-        for update in core.step() if self.active_requests else ():
+        updates = core.step() if self.active_requests else ()
+        results, self._ended = self._ended, {}
+        failed: list[str] = []
+        for update in updates:
             if update.request_id not in self._streams:
                 continue  # somebody else's
             request_id, stream = self._streams[update.request_id]
             if update.finish_reason == "error":
                 self._end(update.request_id)
-                raise OctavoError(f"request {request_id} failed: {update.stop_reason}")
+                failed.append(f"request {request_id} failed: {update.stop_reason}")
+                continue
             if stream.take(update):  # its text has met a stop string
                 core.abort(update.request_id, update.index)
             output = stream.output()
             if output is not None and output.finished:
                 results[request_id] = output.outputs[0].text
                 self._end(update.request_id)
+        if failed:
+            self._ended = results
+            raise OctavoError("; ".join(failed))
         return results
 
     def _end(self, name: str) -> None:

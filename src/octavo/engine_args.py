@@ -42,7 +42,7 @@ _HARMLESS: dict[str, tuple[object, ...]] = {
     "enable_chunked_prefill": (None, True),
     "pipeline_parallel_size": (None, 1),
     "cpu_offload_gb": (None, 0),
-    "revision": (None,),
+    "revision": (None, "main"),
     "tokenizer_mode": (None, "auto"),
     "load_format": (None, "auto"),
     "enable_lora": (None, False),
@@ -91,11 +91,15 @@ class EngineArgs:
         values: dict[str, Any] = {}
         options = _one_speculation(options)
         if (place := options.get("device_map")) not in (None, "auto") and isinstance(place, str):
-            options = {"device": place, **options, "device_map": None}  # all of it on one device
+            if (other := options.get("device")) not in (None, place):
+                raise InvalidRequestError(f"device={other!r} and device_map={place!r} differ", "device_map")
+            options = {**options, "device": place, "device_map": None}  # all of it on one device
         for name, value in options.items():
             field = _ALIASES.get(name, name)
             if field in _FIELDS:
-                values[field] = _dtype(value) if field == "dtype" else value
+                new = _dtype(value) if field == "dtype" else value
+                if values.setdefault(field, new) != new:  # by another name of it
+                    raise InvalidRequestError(f"{field} is given twice: {values[field]!r} and {new!r}", field)
             elif name in _HARMLESS:
                 if value not in _HARMLESS[name]:
                     raise UnsupportedError(f"{name}={value!r} is not supported{_INSTEAD.get(name, '')}", name)

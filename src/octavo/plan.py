@@ -15,11 +15,12 @@ import json
 import math
 import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from octavo.assembly.planning import outline
+from octavo.checks import plain_number
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError
 from octavo.runtime.free_memory import available_memory
@@ -72,6 +73,7 @@ def estimate_memory_usage(
     """
     if precision_bytes is not None:
         _finite("precision_bytes", precision_bytes)
+    model_params_b = plain_number(model_params_b)
     if isinstance(model_params_b, (int, float)):
         heads = num_heads if num_kv_heads is None else num_kv_heads
         given = {"num_layers": num_layers, "num_heads": heads, "d_k": d_k, "precision_bytes": precision_bytes}
@@ -138,7 +140,8 @@ def size_of(model: Any, precision_bytes: float | None = None) -> ModelSize:
         )
     user = getattr(getattr(model, "llm", model), "engine_config", None)  # (a pipeline has an llm)
     if isinstance(user, EngineConfig):
-        return size_of(user.model, precision_bytes)
+        user = replace(user, device="cpu", backend="auto", kv_cache_dtype="float16")
+        return _outlined(user, precision_bytes)
     config = _config_of(model)
     with tempfile.TemporaryDirectory(prefix="octavo-plan-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -179,6 +182,7 @@ def _finite(name: str, value: object, or_zero: bool = False) -> None:
     Raises:
         InvalidRequestError: it is no finite number above 0; or 0, where that is taken.
     """
+    value = plain_number(value)
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
     if not math.isfinite(number) or number < 0 or (number == 0 and not or_zero):
         least = "0 or more" if or_zero else "above 0"
@@ -192,7 +196,8 @@ def _positive(**numbers: int | None) -> int:
         InvalidRequestError: one is not a whole number above 0.
     """
     product = 1
-    for name, value in numbers.items():
+    for name, given in numbers.items():
+        value = plain_number(given)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise InvalidRequestError(f"{name} must be a whole number above 0, not {value!r}", name)
         product *= value

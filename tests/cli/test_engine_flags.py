@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from types import ModuleType
@@ -13,12 +14,14 @@ import typer
 from octavo.cli import main
 from octavo.cli._app import build
 from octavo.cli._engines import Mapped, Meaning, NoEffect, Refused, engines, meanings, translated
+from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from support.cli import ROOT, environment, octavo_command
 
 ENGINES = pytest.mark.parametrize("table", engines().values(), ids=list(engines()))
 EVERY = [(name, meaning) for name, (_, meaning) in meanings().items()]
-VALUES = {"--speculate": "2"}
+VALUES = {"--speculate": "2"} | dict.fromkeys(("-ctk", "--cache-type-k", "-ctv", "--cache-type-v"), "f16")
+FIELDS = {each.name for each in dataclasses.fields(EngineConfig)}
 
 
 def serve() -> Any:
@@ -37,6 +40,9 @@ def test_its_first_lines_are_taken(table: ModuleType) -> None:
     for line in table.LINES:
         given = params(line)
         assert "smollm2" in (given["model"], given["model_flag"])
+        typed = {name: given[name] for name in FIELDS & given.keys() - {"model"} if given[name]}
+        assert typed or len(line.split()) <= 2
+        EngineConfig("smollm2", **typed)  # (or it is refused)
 
 
 @ENGINES
@@ -104,6 +110,9 @@ def test_a_flag_does_what_its_table_says(name: str, meaning: Meaning) -> None:
         ("M -O3 -np 4 -O 2", {"max_num_seqs": 4, "model": "M"}),
         ("M -O.level=3", {"model": "M"}),
         ("M -c 0", {"max_model_len": 0}),
+        ("M -ctk f16 -ctv f16", {"kv_cache_dtype": "float16"}),
+        ("M --cache-type-k=q8_0 --cache-type-v q8_0", {"kv_cache_dtype": "int8"}),
+        ("M --tp 1 --tp-size 1 --tp 1", {"tensor_parallel_size": 1}),
         ("M --watermark-gamma .50 --watermark-delta 2.00", {"model": "M"}),
         ("M --num-shard 1 --tp 1 -m M -m N", {"tensor_parallel_size": 1, "model_flag": "N"}),
         ("M --served-model-name -ngl", {"served_model_name": ["-ngl"]}),
@@ -129,6 +138,15 @@ def test_lines(line: str, found: dict[str, Any]) -> None:
             "--context-length 2048 and --max-total-tokens 4096 are one flag: give one of them",
         ),
         ("--model-id M --model N", InvalidRequestError, "--model-id M and --model N are one flag"),
+        (
+            "M --max-model-len 512 --context-length 1024",
+            InvalidRequestError,
+            "--max-model-len 512 and --context-length 1024 are one flag",
+        ),
+        ("M --tp 1 --tp-size=2", InvalidRequestError, "--tp 1 and --tp-size 2 are one flag"),
+        ("M -ctk f16 -ctv q8_0", InvalidRequestError, "-ctk float16 and -ctv int8 are one flag"),
+        ("M -ctk q4_0", UnsupportedError, "a KV cache of 'q4_0' is not supported: f32, f16, bf16, q8_0 are"),
+        ("M --offline", UnsupportedError, "--offline is not supported: set the variable HF_HUB_OFFLINE"),
         ("M --enable-lora", UnsupportedError, "--enable-lora is not supported: no adapters"),
         ("M --no-such-flag", Exception, "--no-such-flag"),
     ],

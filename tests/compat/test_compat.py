@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import octavo
 from octavo import SamplingParams, WatermarkDetector, benchmark_inference
@@ -73,7 +74,8 @@ def test_what_bitsandbytes_asks_for() -> None:
     assert config.method == "nf4"
     options: dict[str, Any] = {"quantization_config": config, "seed": 1}
     assert (method_of(options), options) == ("nf4", {"seed": 1})
-    assert method_of({"load_in_8bit": True}) == "int8"
+    assert method_of({"load_in_8bit": True, "load_in_4bit": None}) == "int8"
+    assert BitsAndBytesConfig(True, False, 6.0, None, False, False, torch.bfloat16).method == "int8"
     assert method_of({"quantization_config": {"load_in_4bit": True}}) == "nf4"
     assert method_of({}) is None
 
@@ -87,11 +89,30 @@ def test_what_bitsandbytes_asks_for() -> None:
             "'fp4' is not made on load",
         ),
         (lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), "llm_int8_threshold"),
+        (lambda: BitsAndBytesConfig(load_in_4bit="yes"), "load_in_4bit must be True or False, not 'yes'"),  # type: ignore[arg-type]
+        (lambda: BitsAndBytesConfig(bnb_4bit_compute_dtype="banana"), "bnb_4bit_compute_dtype must be one of"),
+        (lambda: BitsAndBytesConfig(bnb_4bit_quant_storage=7), "bnb_4bit_quant_storage must be one of"),
+        (lambda: BitsAndBytesConfig(llm_int8_skip_modules=["lm_head"]), "llm_int8_skip_modules is not"),
+        (lambda: BitsAndBytesConfig(llm_int8_has_fp16_weight=True), "llm_int8_has_fp16_weight is not"),
         (lambda: method_of({"load_in_2bit": True}), "load_in_2bit is not a setting"),
         (lambda: method_of({"quantization_config": 4}), "of type int"),
         (lambda: method_of({"quantization_config": {}, "load_in_4bit": True}), "exclude each other"),
         (lambda: AutoTokenizer.from_pretrained("smollm2", padding_side="right"), "padding_side='right'"),
+        (lambda: AutoTokenizer.from_pretrained("smollm2", revision="v2"), "revision='v2'"),
         (lambda: AutoTokenizer.from_pretrained("no-such-model"), "unknown model"),
+        (
+            lambda: AutoModelForCausalLM.from_pretrained("smollm2", load_in_4bit=True, quantization="int8"),
+            "quantization='int8' contradicts what else is asked for, which is 'nf4'",
+        ),
+        (
+            lambda: AutoModelForCausalLM.from_pretrained("smollm2", torch_dtype="float32", dtype="float16"),
+            "dtype is given twice: 'float32' and 'float16'",
+        ),
+        (
+            lambda: AutoModelForCausalLM.from_pretrained("smollm2", device_map="cpu", device="cuda"),
+            "device='cuda' and device_map='cpu' differ",
+        ),
+        (lambda: AutoModelForCausalLM.from_pretrained("smollm2", cache_dir="/x"), "cache_dir='/x'"),
         (lambda: AutoModelForCausalLM.from_pretrained("smollm2", use_triton=True), "use_triton=True"),
         (lambda: AutoModelForCausalLM.from_pretrained("smollm2", nonsense=1), "nonsense is not an engine"),
         (lambda: AutoAWQForCausalLM.from_quantized("no-such-model", fuse_layers=True), "unknown model"),
@@ -106,6 +127,14 @@ def test_what_is_not_supported_is_named(call: Any, said: str) -> None:
 def test_generate_wants_ids(model: CausalLM) -> None:
     with pytest.raises(InvalidRequestError, match="needs input_ids"):
         model.generate(max_new_tokens=2)
+    prompts: list[Any] = ["Hello", {"input_ids": [[1]]}, [[1.5]], [[[1]]]]
+    for wrong in prompts:
+        with pytest.raises(InvalidRequestError, match="input_ids must be token ids"):
+            model.generate(wrong, max_new_tokens=2)
+    lengths: list[dict[str, Any]] = [{"max_new_tokens": 0}, {"max_new_tokens": "9"}, {"max_length": 9.5}]
+    for length in lengths:
+        with pytest.raises(InvalidRequestError, match=f"{next(iter(length))} must be a positive integer"):
+            model.generate([[1, 2, 3]], **length)
     with pytest.raises(InvalidRequestError, match="counts the prompt's 3 tokens"):
         model.generate(np.array([[1, 2, 3]]), max_length=3)
     with pytest.raises(UnsupportedError, match="generate does not take 'streamer'"):
@@ -179,6 +208,8 @@ def set_of(owner: object, name: str, value: object) -> None:
     ("call", "said"),
     [
         (lambda t, m: t("a", "b"), "text_pair is not supported"),
+        (lambda t, m: t(5), "text must be a list of texts"),
+        (lambda t, m: t(["a", 5]), "text must be a text, or a list of texts"),
         (lambda t, m: t("a", stride=3), "the tokenizer does not take stride=3"),
         (lambda t, m: t.encode("a", foo=1), "the tokenizer does not take foo=1"),
         (lambda t, m: t("a", padding="never"), "padding='never' is not supported"),

@@ -123,6 +123,7 @@ def test_endpoint_and_health(served: Served) -> None:
     with InferenceClient(served.url, token=KEY, provider="hf-inference") as client:
         info = client.get_endpoint_info()
         assert (info["model_id"], info["max_total_tokens"]) == ("smollm2", 2048)
+        assert info["model_dtype"] == "Q4_1"
         assert client.health_check() is True
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,19 @@ def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, capsys: pytest.
     assert "--no-such-flag" in second
     assert container.start(["--model-id", "M", "--no-such-flag"], {"XDG_CACHE_HOME": str(tmp_path)}) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+def test_a_server_with_a_certificate_is_asked_by_https(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, bool]] = []
+
+    def urlopen(url: str, timeout: float, context: ssl.SSLContext | None) -> None:
+        asked.append((url, context is not None))
+        raise OSError
+
+    monkeypatch.setattr("urllib.request.urlopen", urlopen)
+    assert healthy(["serve", "--port", "9", "--ssl-certfile", "c.pem"], {}) == 1
+    assert healthy(["--port=9"], {}) == 1
+    assert asked == [("https://127.0.0.1:9/ready", True), ("http://127.0.0.1:9/ready", False)]
 
 
 def test_the_image_serves_and_knows_that_it_is_healthy(tmp_path: Path) -> None:

@@ -57,12 +57,18 @@ def test_negative_ids_are_refused_without_a_vocabulary_too() -> None:
         core().add_request("r", [1, -3], GREEDY)
 
 
-@pytest.mark.parametrize(("tokens", "params"), [("Hello", None), ("Hello", GREEDY), ([1], 10), ([1], 0)])
+@pytest.mark.parametrize(("tokens", "params"), [("Hello", None), ("Hello", GREEDY), ([1], 10), ([1], 0), ([1.5], None)])
 def test_text_and_numbers_are_no_tokens_and_params(tokens: Any, params: Any) -> None:
     engine = core()
     with pytest.raises(InvalidRequestError, match="takes token ids and SamplingParams"):
         engine.add_request("r", tokens, params)
     assert not engine.has_unfinished()
+
+
+@pytest.mark.parametrize("tokens", [5, b"Hi", {1: 2}])
+def test_what_is_no_list_is_no_prompt(tokens: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="prompt must be a list of token ids"):
+        core().add_request("r", tokens)
 
 
 def test_an_id_may_be_used_again_after_its_end() -> None:

@@ -111,6 +111,29 @@ def test_engine_arguments_that_ask_for_nothing(options: dict[str, Any]) -> None:
         EngineArgs("m", **{name: "something"})
 
 
+def test_what_loaders_say_of_what_happens_anyway() -> None:
+    said: dict[str, Any] = {
+        "device_map": "auto", "use_safetensors": True, "safetensors": True, "fuse_layers": True,
+        "low_cpu_mem_usage": True, "disable_log_requests": True, "revision": "main",
+    }  # fmt: skip
+    assert EngineArgs("m", **said).config == EngineArgs("m").config
+    others = ({"device_map": {"": 0}}, {"use_safetensors": False}, {"fuse_layers": False}, {"revision": "v2"})
+    for other in others:
+        with pytest.raises(UnsupportedError, match=next(iter(other))):
+            EngineArgs("m", **other)
+
+
+def test_two_names_of_one_argument_agree() -> None:
+    assert EngineArgs("m", page_size=32, block_size=32, device_map="cpu", device="cpu").config.page_size == 32
+    for twice, said in (
+        ({"page_size": 16, "block_size": 32}, "page_size is given twice: 16 and 32"),
+        ({"torch_dtype": "float16", "dtype": "auto"}, "dtype is given twice: 'float16' and 'auto'"),
+        ({"device_map": "cpu", "device": "cuda"}, "device='cuda' and device_map='cpu' differ"),
+    ):
+        with pytest.raises(InvalidRequestError, match=said):
+            EngineArgs("m", **twice)
+
+
 def test_dtypes_have_vllms_other_names() -> None:
     assert EngineConfig("m", dtype="half") == EngineConfig("m", dtype="float16")
     assert EngineArgs("m", dtype="float").config.dtype == "float32"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -210,6 +211,26 @@ def test_transformers_usual_arguments(generate: TextGenerationPipeline, llm: Par
     assert (ngram.size, ngram.before) == (2, tuple(map(ord, "abab")))
 
 
+@pytest.mark.parametrize(
+    ("argument", "said"),
+    [
+        ({"max_length": "50"}, "max_length must be a positive integer, not '50'"),
+        ({"max_new_tokens": 0}, "max_new_tokens must be a positive integer, not 0"),
+        ({"max_new_tokens": 1.5, "truncation": True}, "max_new_tokens must be a positive integer"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be a positive integer"),
+        ({"no_repeat_ngram_size": "2"}, "no_repeat_ngram_size must be a positive integer"),
+    ],
+)
+def test_a_length_that_is_none_is_named(
+    generate: TextGenerationPipeline, argument: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InvalidRequestError, match=said):
+        generate("abc", **argument)
+    if argument.keys() <= {"max_length", "max_new_tokens"}:
+        argument = {name: np.int64(4) for name in argument}
+        assert generate("abc", **argument)
+
+
 def test_truncation_keeps_what_leaves_room(generate: TextGenerationPipeline, llm: Parrot) -> None:
     generate("abcdefgh", max_new_tokens=4, truncation=True)
     assert llm.prompts == [list(map(ord, "abcdef"))]
@@ -232,6 +253,9 @@ def test_question_answering(llm: Parrot) -> None:
     assert answerer([asked])[0]["answer"] == "nowhere"
     with pytest.raises(InvalidRequestError, match="needs a context"):
         answerer(question="Where?")
+    for wrong in ({"question": 5, "context": "a"}, {"question": "Who?", "context": 5}):
+        with pytest.raises(InvalidRequestError, match="must be a list of texts, not 5"):
+            answerer(**wrong)
     with pytest.raises(UnsupportedError, match="does not take 'top_k'"):
         answerer(asked, top_k=3)
     with pytest.raises(InvalidRequestError, match="max_model_len belongs to LLM"):

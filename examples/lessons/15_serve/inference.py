@@ -1,4 +1,4 @@
-"""Lecture 10, 5: inference.py, the client of the OpenAI API beside vllm.sh, tgi.sh and sglang.sh.
+"""Lecture 10, 5, lines 112, 120 and 129: inference.py, the client beside vllm.sh, tgi.sh and sglang.sh.
 
 What differs: nothing; the model's name is the server's, whichever it is.
 """

@@ -1,4 +1,4 @@
-# Lecture 10, 5: `pip install sglang[all]; sh sglang.sh; python inference.py`.
+# Lecture 10, 5, lines 126-129: `pip install sglang[all]; sh sglang.sh; python inference.py`.
 #
 # What differs: `python -m sglang.launch_server` is `python -m octavo serve`, with the same flags. There is no
 # flashinfer to install: kernels are the engine's own.

@@ -1,4 +1,4 @@
-# Lecture 10, 5: `docker install; sh tgi.sh; python inference.py`.
+# Lecture 10, 5, lines 118-120: `docker install; sh tgi.sh; python inference.py`.
 #
 # What differs: this starts the server itself. In a container: docker run -p 8080:80 -v $PWD/data:/data octavo,
 # and from --model-id on the same flags. --num-shard above 1 is refused by name.

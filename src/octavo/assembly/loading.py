@@ -16,7 +16,9 @@ What ends later, in the background (captures), is told as a phase too.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
     from octavo.tokenizer import Tokenizer
     from octavo.tokenizer.chat import ChatTemplate
 
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 Progress = Callable[[str, float], None]
 """Called with (phase, seconds it took) as each phase ends."""
 
@@ -127,7 +130,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     specs = [*page_specs(model, backend, user), *drafter.specs]
     free, shape = free_memory_of(user, model, backend), Shape.of(model, backend, specs)
     memory, config = budget_of(user, shape, weight_bytes + drafter.weights, free)
-    facts |= shortened(user, shape, config)
+    facts |= {**shortened(user, shape, config), "dtype": weights_format(user, checkpoint)}
     cache = cache_of(memory, config, backend, specs, drafter.pages(config.max_num_seqs))
     if swap := memory.num_swap_pages:  # the scheduler weighs a copy against computing the pages again
         each = seconds_to_copy(cache.kv, cache.first_block)
@@ -210,6 +213,29 @@ def least_bytes(checkpoint: Checkpoint, dtype: str) -> int:
             continue
         total += min(_stored_bytes(tensor), widest * prod(tensor.shape))
     return total
+
+
+def weights_format(user: EngineConfig, checkpoint: Checkpoint) -> str:
+    """What the weights are: a dtype or a method that the user asked for, the method of their files, or the
+    number format that most of their bytes have."""
+    from octavo.quant.on_load import made_on_load
+    from octavo.quant.scheme import method_of
+
+    if user.dtype == "float32":
+        return user.dtype
+    if (made := made_on_load(user.quantization, checkpoint)) is not None:
+        return made.names[0]
+    if (method := method_of(checkpoint.config)) is not None:
+        return method
+    sizes = Counter[str]()
+    for name in checkpoint.tensors:
+        with suppress(CheckpointError):  # of a type that nobody reads, and this model does not need
+            tensor = checkpoint.tensors[name]
+            sizes[tensor.format] += tensor.data.nbytes
+    ((most, _),) = sizes.most_common(1)
+    if most not in FLOATS:
+        return most
+    return FLOATS[most] if user.dtype == "auto" else user.dtype
 
 
 def _stored_bytes(tensor: StoredTensor) -> int:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Iterable
 from typing import Any
 
-from octavo.cli._engines import Mapped, meanings, translated
+from octavo.cli._engines import Piece, pieces, translated
 from octavo.cli._help import GroupedCommand
 from octavo.errors import InvalidRequestError
 
@@ -23,12 +22,11 @@ class ServerCommand(GroupedCommand):
         words, notes = translated(args, self.own())
         for note in notes:
             print(f"octavo: note: {note}", file=sys.stderr)
-        self._check_once(words, {word.partition("=")[0] for word in args})
+        self._check_once(pieces(args, self.own()))
         return super().parse_args(ctx, words)
 
-    def _check_once(self, words: Sequence[str], typed: Set[str]) -> None:
-        """Of these words, which were typed with other names perhaps.
-
+    def _check_once(self, line: Iterable[Piece]) -> None:
+        """
         Raises:
             InvalidRequestError: two names of one flag have two values. (One name twice: the last one counts.)
         """
@@ -37,16 +35,14 @@ class ServerCommand(GroupedCommand):
             name: each for each in options if not each.is_flag and not each.multiple for name in each.opts
         }
         met: dict[Any, tuple[str, str]] = {}
-        for word, following in itertools.zip_longest(words, words[1:], fillvalue=""):
-            if word == "--":
-                break
-            name, equals, value = word.partition("=")
-            if (option := flags.get(name)) is not None:
-                value = value if equals else following
-                before, other = met.setdefault(option, (name, value))
-                if before != name and other != value:
-                    one, two = (_typed(each, typed) for each in (before, name))
-                    said = f"{one} {other} and {two} {value} are one flag: give one of them"
+        for piece in line:
+            head, *rest = piece.made or [""]
+            name, _, value = head.partition("=")
+            value = rest[0] if rest else value
+            if piece.typed and (option := flags.get(name)) is not None:
+                before, other = met.setdefault(option, (piece.typed, value))
+                if before != piece.typed and other != value:
+                    said = f"{before} {other} and {piece.typed} {value} are one flag: give one of them"
                     raise InvalidRequestError(said)
 
     def own(self) -> dict[str, bool]:
@@ -57,11 +53,3 @@ class ServerCommand(GroupedCommand):
             for each in options  # (of a class that depends on typer's version)
             for name in (*each.opts, *each.secondary_opts)
         }
-
-
-def _typed(flag: str, typed: Set[str]) -> str:
-    """The name by which a flag was typed."""
-    if flag in typed:
-        return flag
-    mapped = ((name, meaning) for name, (_, meaning) in meanings().items() if name in typed)
-    return next((name for name, each in mapped if isinstance(each, Mapped) and each.flag == flag), flag)

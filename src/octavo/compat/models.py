@@ -8,20 +8,27 @@ from typing import Any
 
 import numpy as np
 
+from octavo.checks import plain_number, positive
 from octavo.compat.config import config_of
 from octavo.compat.devices import Ids, as_ids, kind_of
 from octavo.compat.quantization import method_of
-from octavo.compat.tokenizers import refuse
+from octavo.compat.tokenizers import HUB, refuse
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
 from octavo.pipelines import limited, sampling_params
 from octavo.plan import size_of
 
 LOADER: dict[str, tuple[object, ...]] = {
+    **HUB,
     "attn_implementation": (None, "sdpa", "flash_attention_2", "eager"),
     "disable_exllama": (None, True, False),
     "inject_fused_attention": (None, True, False),
+    "max_memory": (None,),
     "max_new_tokens": (None,),
+    "model_basename": (None,),
+    "offload_folder": (None,),
+    "quantize_config": (None,),
+    "use_marlin": (None, False),
     "use_triton": (None, False),
 }
 """Arguments of loaders, and the values that ask for what happens anyway; EngineArgs has others."""
@@ -80,7 +87,8 @@ class CausalLM:
         Args:
             input_ids: [prompts, length], or [length] of one.
             attention_mask: 0 where an id is padding.
-            max_new_tokens, max_length: as transformers counts them; 20 in all where neither is given.
+            max_new_tokens, max_length: as transformers counts them; the first one where both are given, 20 in
+                all where neither is.
             do_sample: False is greedy.
             generation: pad_token_id: what stands behind shorter answers; None: config's, which is the end of
                 text. no_repeat_ngram_size: no so many tokens come in a row twice. The others as
@@ -92,6 +100,9 @@ class CausalLM:
         if input_ids is None:
             raise InvalidRequestError("generate needs input_ids: tokenizer(text)", "input_ids")
         ids = np.atleast_2d(np.asarray(input_ids))
+        if ids.dtype.kind not in "iu" or ids.ndim != 2:
+            said = "input_ids must be token ids [prompts, length]: generate(**tokenizer(text, ...))"
+            raise InvalidRequestError(said, "input_ids")
         mask = np.ones_like(ids) if attention_mask is None else np.atleast_2d(np.asarray(attention_mask))
         if mask.shape != ids.shape:
             said = f"attention_mask has the shape {mask.shape}, input_ids {ids.shape}"
@@ -99,7 +110,7 @@ class CausalLM:
         prompts = [row[kept != 0].tolist() for row, kept in zip(ids, mask, strict=True)]
         pad_token_id, ngram = (generation.pop(n, None) for n in ("pad_token_id", "no_repeat_ngram_size"))
         params = sampling_params({"do_sample": do_sample, **generation}, "generate")
-        limit = _new(ids.shape[1], max_new_tokens, max_length)
+        limit = _new(ids.shape[1], plain_number(max_new_tokens), plain_number(max_length))
         every = [limited(params, limit, one, ngram) for one in prompts]
         outputs = self.llm.generate([{"prompt_token_ids": one} for one in prompts], every, use_tqdm=False)
         pad = (self.config.pad_token_id if pad_token_id is None else pad_token_id) or 0
@@ -113,9 +124,7 @@ class CausalLM:
 
     def parameters(self) -> Iterator[Parameter]:
         """All weights as one, for those who count them: nothing is loaded twice."""
-        name = self.llm.engine_config.model
-        size = size_of(name)
-        yield Parameter(size_of(name, 1).weights, size.weights)
+        yield Parameter(size_of(self.llm, 1).weights, size_of(self.llm).weights)
 
     def num_parameters(self) -> int:
         return sum(each.numel() for each in self.parameters())
@@ -147,7 +156,7 @@ class CausalLM:
 
     def get_memory_footprint(self) -> int:
         """Bytes of the weights."""
-        return size_of(self.llm.engine_config.model).weights
+        return size_of(self.llm).weights
 
     def half(self) -> CausalLM:
         """
@@ -168,8 +177,10 @@ class CausalLM:
 
 def _new(length: int, new: int | None, total: int | None) -> int:
     if new is not None:
+        positive("max_new_tokens", new)
         return new
     total = DEFAULT_NEW_TOKENS if total is None else total
+    positive("max_length", total)
     if total <= length:
         raise InvalidRequestError(
             f"max_length {total} counts the prompt's {length} tokens: raise it, or give max_new_tokens",
@@ -193,7 +204,12 @@ class AutoModelForCausalLM:
             OctavoError: the model or an option is wrong; what is not supported is named.
         """
         method = method_of(options)
-        return _load(name, options, {} if method is None else {"quantization": method})
+        if method is None:
+            return _load(name, options)
+        if (other := options.pop("quantization", None)) not in (None, method):
+            said = f"quantization={other!r} contradicts what else is asked for, which is {method!r}"
+            raise InvalidRequestError(said, "quantization")
+        return _load(name, {**options, "quantization": method})
 
 
 class AutoGPTQForCausalLM:
@@ -202,7 +218,7 @@ class AutoGPTQForCausalLM:
     @staticmethod
     def from_quantized(name: str, **options: Any) -> CausalLM:
         """LLM(name): its files say how they are quantized. Raises as AutoModelForCausalLM's."""
-        return _load(name, options, {})
+        return _load(name, options)
 
 
 class AutoAWQForCausalLM:
@@ -211,11 +227,11 @@ class AutoAWQForCausalLM:
     @staticmethod
     def from_quantized(name: str, **options: Any) -> CausalLM:
         """LLM(name): its files say how they are quantized. Raises as AutoModelForCausalLM's."""
-        return _load(name, options, {})
+        return _load(name, options)
 
 
-def _load(name: str, options: Mapping[str, Any], engine: dict[str, Any]) -> CausalLM:
+def _load(name: str, options: Mapping[str, Any]) -> CausalLM:
     loader = {one: value for one, value in options.items() if one in LOADER}
     refuse(loader, LOADER, "a loader here")
     rest = {one: value for one, value in options.items() if one not in LOADER}
-    return CausalLM(LLM(str(name), **engine, **rest))
+    return CausalLM(LLM(str(name), **rest))

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from octavo.checks import booleans, need
 from octavo.errors import InvalidRequestError, UnsupportedError
+
+DTYPES = ("None", "float32", "float16", "bfloat16", "uint8")
 
 
 @dataclass(frozen=True, slots=True)
 class BitsAndBytesConfig:
-    """bitsandbytes' settings by transformers' names.
+    """bitsandbytes' settings by transformers' names, in transformers' order.
 
     Attributes:
-        load_in_4bit: NF4 ("nf4" as bnb_4bit_quant_type, which is the only one taken). load_in_8bit: int8.
-        bnb_4bit_compute_dtype: without effect: activations are what LLM's dtype says.
-        bnb_4bit_use_double_quant: without effect on answers: scales are kept as they are read.
+        load_in_4bit: NF4 ("nf4" as bnb_4bit_quant_type, which is the only one taken; transformers' default is
+            "fp4"). load_in_8bit: int8.
         llm_int8_threshold: 6.0, bitsandbytes' own; columns of outliers are not kept apart.
+        llm_int8_skip_modules, llm_int8_enable_fp32_cpu_offload, llm_int8_has_fp16_weight: as they are here.
+        bnb_4bit_compute_dtype, bnb_4bit_quant_storage: a dtype's name or torch's own, without effect:
+            activations are what LLM's dtype says, and weights are bytes.
+        bnb_4bit_use_double_quant: without effect on answers: scales that are made on load stay as they are.
 
     Raises:
         UnsupportedError, InvalidRequestError: a value asks for something else, or both for 4 and 8 bits.
@@ -26,12 +33,23 @@ class BitsAndBytesConfig:
     load_in_8bit: bool = False
     load_in_4bit: bool = False
     llm_int8_threshold: float = 6.0
+    llm_int8_skip_modules: Any = None
+    llm_int8_enable_fp32_cpu_offload: bool = False
+    llm_int8_has_fp16_weight: bool = False
     bnb_4bit_compute_dtype: Any = None
     bnb_4bit_quant_type: str = "nf4"
     bnb_4bit_use_double_quant: bool = False
     bnb_4bit_quant_storage: Any = None
 
     def __post_init__(self) -> None:
+        booleans(self, *(each.name for each in dataclasses.fields(self) if each.default is False))
+        for name in ("bnb_4bit_compute_dtype", "bnb_4bit_quant_storage"):
+            dtype = str(getattr(self, name)).removeprefix("torch.")
+            need(dtype in DTYPES, f"must be one of {', '.join(DTYPES)}, not {dtype[:60]!r}", name)
+        for name in ("skip_modules", "enable_fp32_cpu_offload", "has_fp16_weight"):
+            if getattr(self, f"llm_int8_{name}"):
+                said = f"llm_int8_{name} is not supported: all projections are int8"
+                raise UnsupportedError(said, f"llm_int8_{name}")
         if self.load_in_4bit and self.load_in_8bit:
             raise InvalidRequestError("load_in_4bit and load_in_8bit exclude each other", "load_in_4bit")
         if self.bnb_4bit_quant_type != "nf4":
@@ -55,12 +73,13 @@ def method_of(options: dict[str, Any]) -> str | None:
         UnsupportedError, InvalidRequestError: as BitsAndBytesConfig, or it is something else.
     """
     names = [n for n in options if n.startswith(("load_in_", "bnb_4bit_", "llm_int8_"))]
-    own = {name: options.pop(name) for name in names}
+    own = {name: value for name in names if (value := options.pop(name)) is not None}
     given = options.pop("quantization_config", None)
     if given is None:
         return _read(own).method
     if own:
-        raise InvalidRequestError(f"{names[0]} and quantization_config exclude each other", names[0])
+        name = next(iter(own))
+        raise InvalidRequestError(f"{name} and quantization_config exclude each other", name)
     if isinstance(given, Mapping):
         given = _read(dict(given))
     if not isinstance(given, BitsAndBytesConfig):

@@ -12,18 +12,27 @@ import numpy as np
 from octavo.assembly.tokenizer import tokenizer_and_template
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
-from octavo.checks import positive
+from octavo.checks import items, positive
 from octavo.compat.devices import as_ids, check_ids_go
 from octavo.config import EngineConfig
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.tokenizer import Tokenizer
 from octavo.tokenizer.chat import ChatTemplate
 
+HUB: dict[str, tuple[object, ...]] = {
+    "cache_dir": (None,),
+    "force_download": (None, False),
+    "local_files_only": (None, False),
+    "revision": (None, "main"),
+    "token": (None,),
+    "use_auth_token": (None, False),
+}
+"""What loaders say of the hub; of anything else than this HF_HOME, HF_TOKEN and HF_HUB_OFFLINE decide."""
 HARMLESS: dict[str, tuple[object, ...]] = {
+    **HUB,
     "use_fast": (None, True),
     "trust_remote_code": (None, True, False),
     "padding_side": (None, "left"),
-    "revision": (None,),
 }
 """Arguments of from_pretrained, and the values that ask for what happens anyway."""
 TENSORS = (None, "np", "pt")
@@ -121,7 +130,9 @@ class PlainTokenizer:
             raise UnsupportedError(
                 "text_pair is not supported: give one text, or a list of texts", "text_pair"
             )
-        texts = [text] if isinstance(text, str) else list(text)
+        texts = items("text", "texts", text)
+        if not all(isinstance(one, str) for one in texts):
+            raise InvalidRequestError("text must be a text, or a list of texts", "text")
         ids = [self.plain.encode(one, add_special_tokens=add_special_tokens) for one in texts]
         return self._encoding(ids, isinstance(text, str), IdShape.of(shape))
 

@@ -7,6 +7,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
+from octavo.checks import is_int
+from octavo.checks import token_ids as plain_ids
 from octavo.config.scheduler import MAX_IN_FLIGHT
 from octavo.engine.admission import Admission
 from octavo.engine.page_pool import ensure
@@ -137,9 +139,10 @@ class EngineCore:
             As check() and add().
         """
         params = SamplingParams() if params is None else params
-        if isinstance(token_ids, str) or not isinstance(params, SamplingParams):
+        ids = plain_ids("prompt", token_ids)
+        if not all(map(is_int, ids)) or not isinstance(params, SamplingParams):
             raise InvalidRequestError("add_request takes token ids and SamplingParams", "prompt")
-        request = EngineRequest(request_id, list(token_ids), params, priority)
+        request = EngineRequest(request_id, list(ids), params, priority)
         self.check(request)
         return self.add(request, self.clock())
 

@@ -11,6 +11,7 @@ The port is --port's, else the variable PORT's, else 80. The address is all of t
 from __future__ import annotations
 
 import os
+import ssl
 import sys
 import tempfile
 import urllib.request
@@ -74,9 +75,12 @@ def unwritable(folder: str) -> str | None:
 
 def healthy(words: Sequence[str], environment: Mapping[str, str]) -> int:
     """Exit status: 0 where the server that was started with these words says that it is ready."""
+    secure = any(word.partition("=")[0] == "--ssl-certfile" for word in words)
     try:
-        url = f"http://127.0.0.1:{port_of(words, environment)}/ready"
-        with urllib.request.urlopen(url, timeout=4) as answer:
+        url = f"{'https' if secure else 'http'}://127.0.0.1:{port_of(words, environment)}/ready"
+        # The certificate has the name that others know, and nobody stands between.
+        context = ssl._create_unverified_context() if secure else None
+        with urllib.request.urlopen(url, timeout=4, context=context) as answer:
             return 0 if answer.status == 200 else 1
     except (OSError, InvalidRequestError):
         return 1

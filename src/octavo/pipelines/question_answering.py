@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from octavo.checks import items
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
 from octavo.params import RequestOutput, SamplingParams
@@ -73,16 +74,16 @@ def _pairs(inputs: Any, question: Any, context: Any) -> tuple[list[tuple[str, st
     """(question, context) of each, and whether the caller gave a list of them."""
     if inputs is None:
         many = not isinstance(question, str)
-        questions = [question] if isinstance(question, str) else question
-        contexts = [context] * len(questions or ()) if isinstance(context, str) else context
+        questions = items("question", "texts", question)
+        each = [context] * len(questions) if isinstance(context, str) else context
+        contexts = items("context", "texts", each)
     else:
         many = not isinstance(inputs, Mapping)
         every = [inputs] if isinstance(inputs, Mapping) else inputs
         if not isinstance(every, Sequence) or not all(isinstance(one, Mapping) for one in every):
             raise InvalidRequestError("inputs must be {'question': ..., 'context': ...}, or a list of these")
-        questions = [one.get("question") for one in every]
-        contexts = [one.get("context") for one in every]
-    questions, contexts = questions or (), contexts or ()
+        questions = tuple(one.get("question") for one in every)
+        contexts = tuple(one.get("context") for one in every)
     texts = [*questions, *contexts]
     if not texts or len(questions) != len(contexts) or not all(isinstance(t, str) and t for t in texts):
         raise InvalidRequestError("each question is a text and needs a context", "question")

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
 
+from octavo.checks import plain_number, positive
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import LLM
 from octavo.params import DRAWING, BeamSearchParams, CompletionOutput, SamplingParams
@@ -92,8 +93,7 @@ class TextGenerationPipeline:
             InvalidRequestError: a value is wrong, or a prompt fills max_length already.
             UnsupportedError: an argument that Octavo does not know; it is named.
         """
-        if max_length is not None and max_new_tokens is not None:
-            raise InvalidRequestError("give max_length or max_new_tokens, not both", "max_length")
+        max_length, max_new_tokens = _lengths(max_length, max_new_tokens)
         params = sampling_params(generation)
         prompts, many = _as_list(text_inputs)
         ids = [self._token_ids(prompt, continue_final_message) for prompt in prompts]
@@ -184,6 +184,7 @@ def limited(
     beams = params.beam_search
     found = None if beams is None else dataclasses.replace(beams, max_tokens=most)
     if no_repeat_ngram_size:
+        positive("no_repeat_ngram_size", no_repeat_ngram_size)
         params = params.replace(constraints=(NoRepeatNgram(no_repeat_ngram_size, tuple(prompt)),))
     return params.replace(max_tokens=most, beam_search=found)
 
@@ -221,6 +222,21 @@ def _refuse(rest: dict[str, Any], where: str) -> None:
 
 def _ids(given: int | Sequence[int]) -> Sequence[int]:
     return (given,) if isinstance(given, int) else given
+
+
+def _lengths(max_length: Any, max_new_tokens: Any) -> tuple[int | None, int | None]:
+    """Both, checked.
+
+    Raises:
+        InvalidRequestError: one is no length, or both are given.
+    """
+    if max_length is not None and max_new_tokens is not None:
+        raise InvalidRequestError("give max_length or max_new_tokens, not both", "max_length")
+    given = {"max_length": plain_number(max_length), "max_new_tokens": plain_number(max_new_tokens)}
+    for name, length in given.items():
+        if length is not None:
+            positive(name, length)
+    return given["max_length"], given["max_new_tokens"]
 
 
 def _new_tokens(prompt_tokens: int, max_length: int | None, max_new_tokens: int | None) -> int:

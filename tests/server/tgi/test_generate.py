@@ -127,7 +127,9 @@ def test_a_sampling_field_draws_and_has_a_seed(
 def test_a_stream_adds_up_to_the_answer(app: FastAPI, engine: FakeEngine) -> None:
     engine.reply = "Grüße, 世界"
     whole = ask(app, details=True).json()
-    streamed = events(ask(app, STREAM, details=True))
+    reply = ask(app, STREAM, details=True)
+    assert (reply.headers["x-compute-type"], reply.headers["x-compute-characters"]) == ("cpu", "2")
+    streamed = events(reply)
     assert [each["index"] for each in streamed] == [*range(1, len(streamed) + 1)]
     assert [each["token"] for each in streamed] == whole["details"]["tokens"]
     text = "".join(each["token"]["text"] for each in streamed if not each["token"]["special"])
@@ -154,6 +156,15 @@ def test_the_root_asks_with_stream_and_gives_the_whole_text(app: FastAPI) -> Non
         assert "".join(each["token"]["text"] for each in streamed) == "Hello<eos>"
         assert streamed[-1]["generated_text"] == "HiHello"
     assert get(app, "/").json() == {"name": "octavo", "api": "/v1"}
+
+
+def test_what_an_encoder_reads_is_no_part_of_the_answer() -> None:
+    """As TGI has it of models whose tag is text2text-generation."""
+    app = create_app(FakeEngine(max_encoder_len=64))
+    assert get(app, "/info").json()["model_pipeline_tag"] == "text2text-generation"
+    assert post(app, "/", {"inputs": "Hi"}).json() == [{"generated_text": "Hello"}]
+    assert events(post(app, "/", {"inputs": "Hi", "stream": True}))[-1]["generated_text"] == "Hello"
+    assert ask(app, "/", return_full_text=True).json() == [{"generated_text": "HiHello"}]
 
 
 @pytest.mark.parametrize(
@@ -248,6 +259,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"top_p": 0}, "top_p must be > 0.0 and < 1.0"),
     ({"adapter_id": "mine"}, "adapter_id is not supported: no adapters are loaded"),
     ({"truncate": 0}, "truncate must be strictly positive"),
+    ({"truncate": 128}, "truncate must be at most 127, which a prompt may have, not 128"),
     ({"truncate": "a"}, "truncate must be an integer"),
     ({"typical_p": 1}, "typical_p must be > 0.0 and < 1.0"),
     ({"typical_p": 0}, "typical_p must be > 0.0 and < 1.0"),
@@ -371,8 +383,10 @@ def test_names_that_mean_whatever_is_served(app: FastAPI) -> None:
     assert [each["id"] for each in get(app, "/v1/models").json()["data"]] == ["fake/model"]
 
 
-def test_info_says_what_is_served_and_its_bounds(app: FastAPI) -> None:
+def test_info_says_what_is_served_and_its_bounds(app: FastAPI, engine: FakeEngine) -> None:
+    engine.facts["dtype"] = "Q4_1"
     info = get(app, "/info").json()
+    assert (info["model_dtype"], info["model_device_type"]) == ("Q4_1", "cpu")
     assert info.keys() >= INFO
     assert (info["model_id"], info["max_total_tokens"], info["max_input_tokens"]) == ("fake/model", 128, 127)
     assert [get(app, path).status for path in ("/health", "/ping", "/metrics")] == [200] * 3
@@ -387,5 +401,7 @@ def test_prompts_are_bounded_where_the_launcher_says_so() -> None:
     told = "inputs has 6 tokens; this server takes at most 5"
     assert refused(ask(app, inputs="123456"), 422, "validation") == told
     assert refused(ask(app, STREAM, inputs="123456"), 422, "validation") == told
+    assert ask(app, inputs="123456", truncate=5).status == 200
+    assert "truncate must be at most 5" in refused(ask(app, truncate=6), 422, "validation")
     reply = post(app, "/v1/completions", {"prompt": "123456"})
     assert (reply.status, reply.error["param"]) == (400, "prompt")

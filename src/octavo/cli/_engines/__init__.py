@@ -14,7 +14,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from types import ModuleType
@@ -128,7 +128,7 @@ def meanings() -> Mapping[str, tuple[str, Meaning]]:
     }
 
 
-def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
+def translated(words: Sequence[str], own: Mapping[str, bool]) -> tuple[list[str], list[str]]:
     """(a command line in Octavo's own flags, what has no effect, or another meaning than its engine's).
 
     Args:
@@ -137,38 +137,63 @@ def translated(words: Iterable[str], own: Mapping[str, bool]) -> tuple[list[str]
     Raises:
         UnsupportedError: a flag asks for what Octavo does not do. InvalidRequestError: it lacks its value.
     """
-    made: list[str] = []
-    notes: list[str] = []
+    every = list(pieces(words, own))
+    notes = _other_meanings({word.partition("=")[0] for word in words})
+    made = [word for piece in every for word in piece.made]
+    return made, [*notes, *(piece.note for piece in every if piece.note)]
+
+
+def _other_meanings(names: Set[str]) -> list[str]:
+    return [
+        f"{name} is not {table.NAME}'s: {table.NOTES[name]}"
+        for table in engines().values()
+        for name in names.intersection(table.NOTES).difference(table.SAME.split())
+        if names & only_of(table.NAME)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A flag with its value, or another word of a command line.
+
+    Attributes:
+        typed: the flag's name as it was typed; empty: it is none.
+        made: the same in Octavo's own flags. note: what is to be said of it.
+    """
+
+    typed: str
+    made: list[str]
+    note: str = ""
+
+
+def pieces(words: Iterable[str], own: Mapping[str, bool]) -> Iterator[Piece]:
+    """A command line one by one. Arguments and errors are translated()'s."""
     waiting = deque(words)
-    names = {word.partition("=")[0] for word in waiting}
-    for table in engines().values():
-        for name in names.intersection(table.NOTES).difference(table.SAME.split()):
-            if names & only_of(table.NAME):
-                notes.append(f"{name} is not {table.NAME}'s: {table.NOTES[name]}")
     while waiting:
         word = waiting.popleft()
         name, equals, value = word.partition("=")
         if word == "--":
-            return [*made, word, *waiting], notes
+            yield Piece("", [word, *waiting])
+            return
         if name.startswith("--"):  # vLLM's may be written with underscores
             name = name.replace("_", "-")
         short = meanings().get(word[:2], ("", None))[1]
         if isinstance(short, NoEffect) and short.attached and word not in meanings():
             name, equals, value = word[:2], "=", word[2:]
         if name in own or name not in meanings():
-            made.append(name + equals + value if name in own else word)
+            made = [name + equals + value if name in own else word]
             if own.get(name) and not equals and waiting:
                 made.append(waiting.popleft())
+            yield Piece(name if name in own else "", made)
             continue
         engine, meaning = meanings()[name]
         given = value if equals else _value(waiting, name, meaning.takes)
         if isinstance(meaning, Mapped):
-            made += meaning.spelled(given)
+            yield Piece(name, meaning.spelled(given))
         elif isinstance(meaning, Refused):
             meaning.check(name, given)
         else:
-            notes.append(f"{name} ({engine}) has no effect: {meaning.why}")
-    return made, notes
+            yield Piece(name, [], f"{name} ({engine}) has no effect: {meaning.why}")
 
 
 def _value(waiting: deque[str], name: str, takes: bool | None) -> str | None:

@@ -3,6 +3,21 @@
 from __future__ import annotations
 
 from octavo.cli._engines import Mapped, NoEffect, Refused
+from octavo.errors import UnsupportedError
+
+_CACHE_TYPES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16", "q8_0": "int8"}
+
+
+def _cache_type(name: str) -> str:
+    """
+    Raises:
+        UnsupportedError: pages are of no such type.
+    """
+    if name not in _CACHE_TYPES:
+        said = f"a KV cache of {name!r} is not supported: {', '.join(_CACHE_TYPES)} are"
+        raise UnsupportedError(said, "kv_cache_dtype")
+    return _CACHE_TYPES[name]
+
 
 NAME = "llama.cpp"
 LINES = (
@@ -16,6 +31,7 @@ SAME = (
 )
 NOTES = {
     "-c": "of each sequence: llama.cpp divides it by -np; here sequences share pages. 0: the model's own",
+    "--api-key": "one key: for several give it several times",
     "--chat-template": "a template in Jinja or its file, not the name of one",
     "--device": "`cuda`, `cuda:0` or `cpu`",
 }
@@ -39,11 +55,17 @@ FLAGS = {
     "-cb --cont-batching --jinja --metrics --embedding --embeddings": NoEffect(_ALWAYS, takes=False),
     "--mmap --no-mmap": NoEffect("files are read as the system caches them", takes=False),
     "--threads-http": NoEffect("one loop serves all connections"),
-    "--log-disable --no-webui --no-slots --offline": NoEffect("there is none", takes=False),
+    "--log-disable": NoEffect("requests are logged with --access-log alone", takes=False),
+    "--no-webui --no-slots": NoEffect("there is none", takes=False),
+    "--offline": Refused("set the variable HF_HUB_OFFLINE", takes=False),
     "--cache-prompt": NoEffect(_ALWAYS, takes=False),
     "--no-cache-prompt": Mapped("--no-enable-prefix-caching", bare=True),
     "--reasoning-format": NoEffect("reasoning comes in reasoning_content: --reasoning-parser"),
-    "-ctk --cache-type-k -ctv --cache-type-v": Refused("say it with --kv-cache-dtype", ("f16",)),
+    "-ctk --cache-type-k -ctv --cache-type-v": Mapped(
+        "--kv-cache-dtype",
+        made=_cache_type,
+        note="of keys and values alike: `f32`, `f16`, `bf16`, and `q8_0`, which is int8",
+    ),
     "-n --predict --n-predict --temp --temperature --top-k --top-p --min-p --repeat-penalty": Refused(
         "requests say how tokens are drawn"
     ),

@@ -22,6 +22,7 @@ SAME = (
 )
 NOTES = {
     "--gpu-memory-utilization": "on a CPU the share of free memory that KV pages may take",
+    "--served-model-name": "one name: for several give it several times",
     "--swap-space": "0 is the default here",
 }
 _FUSED = "programs are recorded and fused when the model is loaded"
@@ -38,9 +39,8 @@ FLAGS = {
     "--enable-chunked-prefill --enable-auto-tool-choice --enable-prompt-tokens-details": NoEffect(
         _ALWAYS, takes=False
     ),
-    "--enable-reasoning --enable-request-id-headers --enable-server-load-tracking": NoEffect(
-        _ALWAYS, takes=False
-    ),
+    "--enable-reasoning --enable-request-id-headers": NoEffect(_ALWAYS, takes=False),
+    "--enable-server-load-tracking": NoEffect("/metrics has the load", takes=False),
     "--async-scheduling --no-async-scheduling --engine-use-ray --worker-use-ray": NoEffect(_ONE, takes=False),
     "--disable-frontend-multiprocessing": NoEffect(_ONE, takes=False),
     "--distributed-executor-backend --max-parallel-loading-workers": NoEffect(_ONE),
@@ -48,7 +48,7 @@ FLAGS = {
     "-O": NoEffect(_FUSED, attached=True),
     "--guided-decoding-backend --structured-outputs-config": NoEffect("there is one compiler of grammars"),
     "--max-seq-len-to-capture": NoEffect("shapes are recorded as they come"),
-    "--disable-fastapi-docs": NoEffect("there are no such pages", takes=False),
+    "--disable-fastapi-docs": NoEffect("there are no such pages; /openapi.json stays", takes=False),
     "--pipeline-parallel-size -pp": Refused("one process computes the model", ("1",)),
     "--data-parallel-size -dp --api-server-count": Refused("start several servers", ("1",)),
     "--load-format": Refused("files say what they are", ("auto", "safetensors", "gguf")),

@@ -12,6 +12,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from octavo.checks import need
 from octavo.errors import InvalidRequestError
 from octavo.params import RequestOutput
 from octavo.server.apis import Rules
@@ -24,6 +25,7 @@ from octavo.server.openai.prompts import encode_prompts
 from octavo.server.sse import EventStream
 from octavo.server.state import state_of
 from octavo.server.tgi.errors import NAMES, TGI
+from octavo.server.tgi.info import longest_input
 from octavo.server.tgi.protocol import GenerateBody, GenerateParameters, parameters
 from octavo.server.tgi.writing import TokenWriter, ending, likeliest_first, prefill, sequence, times
 from octavo.server.whole import Answer
@@ -59,7 +61,7 @@ async def generate_stream(request: Request) -> Response:
 async def compatible(request: Request) -> Response:
     """What the hub's own clients ask: `stream` says which; a whole answer is the one of a list.
 
-    The text of the prompt is part of the answer, unless return_full_text is false.
+    The text of the prompt is part of the answer, unless return_full_text is false or an encoder reads it.
     """
     body, size = await read(request, GenerateBody)
     return await _respond(request, body, size, streamed=body.stream, full_text=True, listed=True)
@@ -84,6 +86,7 @@ async def _respond(
     given = await alone(size, parameters, body.parameters)
     generation = await _generation(request, body, given, streamed)
     engine = generation.engine
+    full_text = full_text and not engine.max_encoder_len  # such an answer goes on from no prompt
     if given.return_full_text is not None:
         full_text = given.return_full_text
     asked = _Asked(generation, given, body.inputs if full_text else "", start)
@@ -101,9 +104,13 @@ async def _respond(
 async def _generation(
     request: Request, body: GenerateBody, given: GenerateParameters, streamed: bool
 ) -> Generation:
-    engine = state_of(request).served(body.model)
+    state = state_of(request)
+    engine = state.served(body.model)
     if not body.inputs:
         raise InvalidRequestError("inputs cannot be empty", "inputs")
+    most = longest_input(engine, state.settings)
+    kept = given.truncate or 0
+    need(kept <= most, f"must be at most {most}, which a prompt may have, not {kept}", "truncate")
     params = given.sampling_params(streamed)
     check_count(1, params.n, engine.max_sequences, "inputs", "best_of")
     whole = params.truncate_prompt_tokens is None

@@ -8,7 +8,8 @@ from starlette.responses import JSONResponse, Response
 
 import octavo
 from octavo.params import MAX_N, MAX_STOP_STRINGS
-from octavo.server.state import state_of
+from octavo.server.engine import ServedEngine
+from octavo.server.state import ServerSettings, state_of
 
 router = APIRouter()
 
@@ -18,16 +19,14 @@ async def info(request: Request) -> Response:
     """By TGI's names. What Octavo does not know of itself is null."""
     state = state_of(request)
     engine = state.served()
-    encodes = engine.max_encoder_len
-    bound = encodes or engine.max_model_len - 1
-    bound = min(bound, state.settings.max_input_tokens or bound)
+    bound = longest_input(engine, state.settings)
     return JSONResponse(
         {
             "model_id": engine.served_model_name,
             "model_sha": None,
             "model_dtype": engine.facts.get("dtype"),
             "model_device_type": "cuda" if engine.device_memory else "cpu",
-            "model_pipeline_tag": "text2text-generation" if encodes else "text-generation",
+            "model_pipeline_tag": "text2text-generation" if engine.max_encoder_len else "text-generation",
             "max_concurrent_requests": state.settings.max_concurrent_requests,
             "max_best_of": min(MAX_N, engine.max_sequences),
             "max_stop_sequences": MAX_STOP_STRINGS,
@@ -42,3 +41,9 @@ async def info(request: Request) -> Response:
             "docker_label": None,
         }
     )
+
+
+def longest_input(engine: ServedEngine, settings: ServerSettings) -> int:
+    """Tokens that a prompt may have."""
+    most = engine.max_encoder_len or engine.max_model_len - 1
+    return min(most, settings.max_input_tokens or most)
