@@ -42,7 +42,7 @@ def test_answers_that_loop_stand_apart() -> None:
     found = figures([(PLAIN, DRAFTED), (loop[0], loop[1])], 0.0)
     assert found.measured == pytest.approx(0.120 / 0.105)
     assert found.unrepeated == pytest.approx(0.060 / 0.045)
-    assert figures([(loop[0], loop[1])], 0.0).unrepeated == 0
+    assert figures([(loop[0], loop[1])], 0.0).unrepeated is None
 
 
 def test_another_answer_is_an_error() -> None:
