@@ -8,6 +8,7 @@ import tracemalloc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -268,9 +269,15 @@ def test_a_giant_is_outlined_without_memory(tmp_path: Path, capsys: pytest.Captu
 def test_machines_by_name() -> None:
     for name, machine in MACHINES.items():
         assert machine_of(name) is machine
-        assert "data sheet" in machine.source or "white paper" in machine.source
+        maker = machine.source.split()[0]
+        assert any(kind in machine.source for kind in ("data sheet", "product brief", "white paper"))
+        assert urlsplit(machine.url).hostname in {f"{at}.{maker.lower()}.com" for at in ("www", "images")}
         assert bool(machine.memory) is machine.gpu, "a CPU's is what is fitted"
         assert 1 < machine.flops / machine.bandwidth < 1000, "operations a byte"
+    assert MACHINES["epyc-9654"].bandwidth == pytest.approx(12 * 4.8e9 * 8, rel=1e-3)
+    assert MACHINES["epyc-9654"].flops == pytest.approx(96 * 2.4e9 * 32, rel=1e-3)
+    assert MACHINES["xeon-8480"].bandwidth == pytest.approx(8 * 4.8e9 * 8, rel=1e-3)
+    assert MACHINES["xeon-8480"].flops == pytest.approx(56 * 2.0e9 * 64, rel=1e-3)
     assert as_machine(MACHINES["h100"]).tile_rate == pytest.approx(989e12 / 2)
     with pytest.raises(InvalidRequestError, match=r"--machine knows t4, .*h100.*, and not 'x'"):
         machine_of("x")
