@@ -260,6 +260,16 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["a", "b", "c"]
 
 
+def test_words_of_the_list_stand_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, claims and sources begin each in one column, however long they are."""
+    assert main(["bench", "ablate", "--list"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    for line, each in zip(lines, find().values(), strict=True):
+        assert line.startswith(each.name)
+        assert line[head.index("claim") :].startswith(each.claim)
+        assert line[head.index("source") :] == each.source
+
+
 def test_no_matplotlib_is_said_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
