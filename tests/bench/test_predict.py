@@ -382,7 +382,7 @@ def test_drafts_of_a_machine_by_name(folder: Path, capsys: pytest.CaptureFixture
 def test_errors_are_one_line(
     words: list[str], text: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["plan", str(folder), *words]) == 1
+    assert run(["plan", str(folder), *words]) == (1 if text == "no such file" else 2)
     err = capsys.readouterr().err
     assert text.lower() in err.lower()
     assert err.count("\n") == 1

@@ -144,5 +144,5 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_config_is_an_error_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "speculate", "no-such-model", "--speculative-config", '{"method": "psychic"}']) == 1
+    assert main(["bench", "speculate", "no-such-model", "--speculative-config", '{"method": "psychic"}']) == 2
     assert "speculative_config has the method 'psychic'; there are: " in capsys.readouterr().err

@@ -275,7 +275,7 @@ def test_no_matplotlib_is_said_first(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(ablations, "load", SimpleNamespace())
-    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
+    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 2
     assert "'.[bench]'" in capsys.readouterr().err
 
 
@@ -286,5 +286,5 @@ def test_fragmentation_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["paged"]["waste"] < 0.04 < 0.6 < found["contiguous"]["waste"]
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "paged"
-    assert main(["bench", "fragmentation", "--kv-tokens", "64"]) == 1
+    assert main(["bench", "fragmentation", "--kv-tokens", "64"]) == 2
     assert "max_model_len 2048 needs 128 pages" in capsys.readouterr().err

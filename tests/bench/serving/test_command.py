@@ -157,7 +157,8 @@ def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_errors_are_one_line(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "serve", *words]) == 1
+    elsewhere = text.startswith(("no answer", "does not answer", "no such file"))
+    assert main(["bench", "serve", *words]) == (1 if elsewhere else 2)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("octavo: error: ")
