@@ -252,6 +252,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["bench", "ablate", "--only", "c"]) == 1
 
 
+def test_ctrl_c_saves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: Loaded
+) -> None:
+    rows = {each.name: each for each in (row("a", good), row("b", interrupted), row("c", good))}
+    monkeypatch.setattr(ablations, "find", lambda: rows)
+    monkeypatch.setattr(ablations, "load", lambda config: loaded)
+    assert main(["bench", "ablate", "--plot", str(tmp_path / "x.json")]) == 130
+    assert "Here 3.00 x" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [each["not_measured"] for each in kept] == [None, "interrupted", "interrupted"]
+
+
 @pytest.mark.usefixtures("three")
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ablate", "--list", "--only", "a"]) == 0

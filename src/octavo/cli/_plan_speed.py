@@ -132,7 +132,10 @@ def described_of(target: Target, memory: float) -> Described | None:
     """
     from octavo.bench.machines import Described, machine_of
 
-    typed = {"bandwidth": target.bandwidth, "flops": target.flops, "tpot-limit": target.tpot_limit}
+    typed = {
+        "bandwidth": target.bandwidth, "flops": target.flops, "tpot-limit": target.tpot_limit,
+        "acceptance": target.acceptance,
+    }  # fmt: skip
     for name, value in typed.items():
         if not 0 <= value < math.inf:
             raise InvalidRequestError(f"--{name} must be a positive number, not {value}")
