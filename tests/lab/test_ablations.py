@@ -45,7 +45,7 @@ def setting(loaded: Loaded) -> Setting:
 
 
 def test_the_mix_is_85_to_15() -> None:
-    jobs = mix(200, 8, 1000, seed=1)
+    jobs = mix(Mix(200, 4, 8), 1000, seed=1)
     lengths = [job.new_tokens for job in jobs]
     assert lengths.count(LONG) == 30
     assert all(SHORT[0] <= length <= SHORT[1] for length in lengths if length != LONG)
@@ -65,9 +65,8 @@ def test_a_run_counts_what_callers_see(loaded: Loaded) -> None:
 
 
 def test_batching(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuous_batching, "LONG", 40)
     monkeypatch.setattr(continuous_batching, "SHORT", (1, 4))
-    found = batching(loaded, Mix(7, 4, 8), rounds=1)
+    found = batching(loaded, Mix(7, 4, 8, long=40), rounds=1)
     assert min(found.continuous, found.static) > 0
     assert found.ratio == pytest.approx(found.continuous / found.static)
     assert found.bound > 2
@@ -124,9 +123,9 @@ def test_an_unfused_program_computes_the_same_bits(loaded: Loaded) -> None:
 
 # What the shared engine of this module is too small for, and so says.
 TOO_SMALL = {
-    "prefix-cache": "it needs a context of 1513 tokens, and --max-model-len is 384",
-    "chunked-prefill": "it needs a context of 1501 tokens",
-    "kv-cache": "it needs a context of 393 tokens",
+    "prefix-cache": "it needs a context of 763 tokens, and --max-model-len is 384",
+    "chunked-prefill": "it needs a context of 1001 tokens",
+    "kv-cache": "it needs a context of 389 tokens",
     "kv-formats": "it needs a context of 1037 tokens",
     "sliding-window": "no layer of this model has a window",
     "batched-decode": "it needs --max-num-seqs of 16",
