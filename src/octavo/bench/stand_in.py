@@ -68,7 +68,8 @@ class StandIn:
 
     def _median(self, steps: Iterator[float]) -> float:
         """Of as many as fit into the time, at least LEAST."""
-        end, times = time.perf_counter() + self._seconds, []
+        times: list[float] = []
+        end = time.perf_counter() + self._seconds
         next(steps)  # it starts the rows
         for seconds in steps:
             times.append(seconds)

@@ -58,6 +58,7 @@ def measure(setting: Setting) -> Found:
 
 
 def shared_of(setting: Setting) -> int:
+    """Tokens that prompts have in common."""
     return setting.size(1500, 750)
 
 
