@@ -362,7 +362,7 @@ def test_drafts_of_a_machine_by_name(folder: Path, capsys: pytest.CaptureFixture
         (["--bandwidth", "nan", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--bandwidth", "-5", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--machine", "h100", "--tpot-limit", "nan"], "--tpot-limit must be a positive number"),
-        (["--machine", "h100", "--acceptance", "nan"], "--acceptance must be a positive number"),
+        (["--machine", "h100", "--acceptance", "nan"], "invalid value for '--acceptance'"),
         (["--measure", "--machine", "h100"], "--measure is for this machine"),
         (["--machine", "h100", "--memory", "inf"], "--memory must be 0 or a positive number"),
         (["--machine", "h100", "--tensor-parallel-size", "5"], "5 does not divide the 32 KV heads"),

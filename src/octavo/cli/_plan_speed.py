@@ -132,10 +132,7 @@ def described_of(target: Target, memory: float) -> Described | None:
     """
     from octavo.bench.machines import Described, machine_of
 
-    typed = {
-        "bandwidth": target.bandwidth, "flops": target.flops, "tpot-limit": target.tpot_limit,
-        "acceptance": target.acceptance,
-    }  # fmt: skip
+    typed = {"bandwidth": target.bandwidth, "flops": target.flops, "tpot-limit": target.tpot_limit}
     for name, value in typed.items():
         if not 0 <= value < math.inf:
             raise InvalidRequestError(f"--{name} must be a positive number, not {value}")

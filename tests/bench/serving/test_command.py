@@ -149,7 +149,7 @@ def test_a_terminal_of_40_columns(
     assert main(["bench", "serve", live.url, "--goodput", "ttft:1e9", *SMALL]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert all(len(line) <= 40 for line in lines)
-    assert ["p99"] == [word for word in lines[-1].split() if word == "p99"]
+    assert lines[-1].split()[0] == "p99"
 
 
 def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
@@ -182,8 +182,9 @@ def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> N
             "--random-input-len is for another data set",
         ),
         (["--random-range-ratio", "nan"], "--random-range-ratio is a number"),
-        (["--timeout", "nan"], "--timeout must be a number, not nan"),
-        (["--request-timeout", "nan"], "--request-timeout must be a number, not nan"),
+        (["--timeout", "nan"], "invalid value for '--timeout'"),
+        (["--request-timeout", "nan"], "invalid value for '--request-timeout'"),
+        (["--temperature", "nan"], "invalid value for '--temperature'"),
         (["--header", "x"], "--header takes NAME=VALUE"),
         (["--header", "x=a\r\nb: c"], "is no header of HTTP"),
         (["--extra-body", "["], "--extra-body is not valid JSON"),
@@ -200,7 +201,7 @@ def test_errors_are_one_line(words: list[str], text: str, capsys: pytest.Capture
     assert text.lower() in err.lower()
 
 
-@pytest.mark.parametrize("words", ["--temperature=nan", "--top-p=inf", '--extra-body={"a": NaN}'])
+@pytest.mark.parametrize("words", ["--top-p=nan", "--top-p=inf", '--extra-body={"a": NaN}'])
 def test_what_json_has_not_is_not_sent(words: str, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "serve", live.url, words, *SMALL]) == 2
     err = capsys.readouterr().err

@@ -35,11 +35,12 @@ class Client:
         Raises:
             InvalidRequestError: the API has nothing for such a prompt, or for what is asked.
         """
+        body = self.api.body(call, self.asked)
         try:
-            return json.dumps(self.api.body(call, self.asked), allow_nan=False).encode()
+            return json.dumps(body, allow_nan=False).encode()
         except ValueError:
             raise InvalidRequestError(
-                "JSON has no NaN and no Infinity: --temperature, --top-p and --extra-body are numbers"
+                "JSON has no NaN and no Infinity: they can be neither --top-p nor in --extra-body"
             ) from None
 
     async def send(self, body: bytes, reply: Reply, begin_s: float) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -188,7 +187,6 @@ class Asks:
         from octavo.bench.serving.apis import api_of
         from octavo.bench.wire import Wire
 
-        _no_nan("--request-timeout", server.request_timeout)
         if url and server.base_url and url != server.base_url:
             raise InvalidRequestError(f"URL {url!r} and --base-url {server.base_url!r} differ: give one")
         headers = dict(_pair(text) for text in server.header or [])
@@ -216,15 +214,6 @@ class Asks:
             sampling["top_p"] = server.top_p
         asked = Asked(model, server.full_length, sampling, self.extra)
         return Client(self.wire, self.api, asked, server.endpoint, server.request_timeout)
-
-
-def _no_nan(flag: str, value: float) -> None:
-    """
-    Raises:
-        InvalidRequestError: no number is smaller or larger than this one.
-    """
-    if math.isnan(value):
-        raise InvalidRequestError(f"{flag} must be a number, not {value}")
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -266,7 +255,6 @@ def times_for(calls: list[LoadRequest], traffic: Traffic) -> list[float]:
     """When each is sent: as --request-rate says, else as the trace, else at once."""
     from octavo.bench.serving.arrivals import drawn, of_trace
 
-    _no_nan("--timeout", traffic.timeout)
     timed = all(call.arrival_s is not None for call in calls)
     if (traffic.request_rate is None and timed) or traffic.speed != 1.0:
         return of_trace(calls, traffic.speed)

@@ -11,7 +11,6 @@ from typing import Any
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
-
 MOST = 1 << 40
 """Tokens: nobody has counted more of one answer."""
 
