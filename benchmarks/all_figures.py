@@ -66,7 +66,7 @@ PARTS = (
     Part("speed", 3, f"{RECORD} sweep -- {OCTAVO} bench sweep smollm2 --json"),
     Part("speed", 5, f"{PYTHON} benchmarks/plan_beside.py --write"),
     Part("speed", 5, f"{PYTHON} benchmarks/compare_twice.py --write"),
-    Part("speed", 8, f"make guidellm-env && {PYTHON} benchmarks/bench_beside.py --write"),
+    Part("speed", 12, f"make guidellm-env && {PYTHON} benchmarks/bench_beside.py --write"),
     Part("speed", 1, f"{RECORD} scheduler_cost -- {PYTHON} benchmarks/scheduler_cost.py --json"),
     Part("speed", 3, f"{PYTHON} benchmarks/overload.py --write"),
     Part("speed", 1, f"{PYTHON} benchmarks/restart.py --write"),

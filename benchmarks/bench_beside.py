@@ -3,9 +3,17 @@
     .venv/bin/python benchmarks/bench_beside.py [--guidellm PATH] [--rounds 7] [--json] [--write]
 
 First a scripted server, whose delays are known: both read TTFT, ITL and output tokens a second, and printed
-is how far each is off. Then `octavo serve`, in turns: ours, theirs, ours again. Printed are the medians, the
-median of theirs over ours of the same round, and the control, which is the same of ours again over ours: the
-difference is none where it lies within the farthest that the control goes either way.
+is how far each is off. Then `octavo serve`, in turns: ours, theirs, ours again, and this in two places.
+
+own_cores     the server computes on one core with one thread, whichever client asks runs on the others. A
+              user at a time, so that no client's core is the limit: both see the same server.
+shared_cores  the server has every core, and so have the clients, with more users. What a client computes for
+              each token is then taken from the server, which is what the two readings differ by.
+
+Printed are the medians, the median of theirs over ours of the same round, and the control, which is the same
+of ours again over ours: the difference is none where it lies within the farthest that the control goes either
+way. Beside them stand the CPU seconds of each client, its start included, and for how long the server's
+threads waited for a core meanwhile (/proc/PID/task/*/schedstat).
 
 Both send the same prompts, in a closed load of so many users, with answers of one length. guidellm is found
 in .venv-guidellm (`make guidellm-env`).
@@ -16,12 +24,15 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
+import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,30 +41,75 @@ from harness import ROOT, Server, conclude, in_rounds, report
 from octavo.bench.serving.synthetic_prompts import WORDS
 
 FIGURES = ("ttft_ms", "itl_ms", "output_rate")
+COSTS = ("cpu_s", "waited_s")
 MOST_OFF = 0.02
 PAUSE_S = 0.5  # between turns: the server's idle threads stop spinning
 OURS, THEIRS, AGAIN = "octavo", "guidellm", "again"
+OWN, SHARED = "own_cores", "shared_cores"
 Reading = dict[str, float]
 
 
-def truth(asked: argparse.Namespace) -> Reading:
+@dataclass(frozen=True, slots=True)
+class Load:
+    """A closed one: so many users, each with one request after the other.
+
+    Attributes:
+        requests: of all users. tokens: of each answer.
+    """
+
+    users: int
+    requests: int
+    tokens: int
+
+
+def truth(load: Load, ttft_ms: float, itl_ms: float) -> Reading:
     """What a closed load sees of the scripted server: users whose every request takes as long."""
-    whole_s = (asked.ttft_ms + (asked.max_tokens - 1) * asked.itl_ms) / 1e3
-    turns = -(-asked.requests // asked.users)
-    return {
-        "ttft_ms": asked.ttft_ms,
-        "itl_ms": asked.itl_ms,
-        "output_rate": asked.requests * asked.max_tokens / (turns * whole_s),
-    }
+    whole_s = (ttft_ms + (load.tokens - 1) * itl_ms) / 1e3
+    turns = -(-load.requests // load.users)
+    rate = load.requests * load.tokens / (turns * whole_s)
+    return {"ttft_ms": ttft_ms, "itl_ms": itl_ms, "output_rate": rate}
 
 
-def prompts_file(folder: Path, asked: argparse.Namespace) -> Path:
-    """JSON lines that both clients read."""
-    draw, path = random.Random(0), folder / "prompts.jsonl"
-    lines = (" ".join(draw.choices(WORDS, k=asked.prompt_words)) for _ in range(asked.requests))
-    fields = {"output_tokens_count": asked.max_tokens}
+def prompts_file(folder: Path, load: Load, words: int) -> Path:
+    """JSON lines that both clients read, with prompts of so many words."""
+    draw, path = random.Random(0), folder / f"prompts-{load.users}.jsonl"
+    lines = (" ".join(draw.choices(WORDS, k=words)) for _ in range(load.requests))
+    fields = {"output_tokens_count": load.tokens}
     path.write_text("".join(json.dumps({"prompt": line, **fields}) + "\n" for line in lines), "utf-8")
     return path
+
+
+@contextlib.contextmanager
+def on(cores: Set[int]) -> Iterator[None]:
+    """Programs that are started meanwhile run on these cores alone; none: wherever this one does."""
+    if not cores:
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, cores)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def waited_s(pid: int) -> float:
+    """Seconds so far that threads of a process could have run, and no core was free for them."""
+    tasks = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(path.read_text().split()[1]) for path in tasks) / 1e9
+
+
+def children_cpu_s() -> float:
+    """CPU seconds of every program that this one has started and seen end."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def costed(read: Callable[[], Reading], pid: int) -> Reading:
+    """A client's reading, and what it took: CPU seconds of its own, and the server's waiting."""
+    cpu, waited = children_cpu_s(), waited_s(pid)
+    found = read()
+    return {**found, "cpu_s": children_cpu_s() - cpu, "waited_s": waited_s(pid) - waited}
 
 
 def run(command: Sequence[str]) -> str:
@@ -69,20 +125,20 @@ def run(command: Sequence[str]) -> str:
     return done.stdout
 
 
-def ours(url: str, prompts: Path, asked: argparse.Namespace) -> Reading:
+def ours(url: str, prompts: Path, load: Load) -> Reading:
     """As `octavo bench serve` reads it."""
     found = json.loads(
         run(
             [
                 sys.executable, "-m", "octavo", "bench", "serve", url, "--dataset-name", "custom",
-                "--dataset-path", str(prompts), "--custom-output-len", str(asked.max_tokens),
-                "--num-prompts", str(asked.requests), "--max-concurrency", str(asked.users),
+                "--dataset-path", str(prompts), "--custom-output-len", str(load.tokens),
+                "--num-prompts", str(load.requests), "--max-concurrency", str(load.users),
                 "--num-warmups", "0", "--ignore-eos", "--json",
             ]
         )
     )  # fmt: skip
-    if found["completed"] != asked.requests:
-        raise RuntimeError(f"octavo bench serve: {found['completed']} of {asked.requests} were answered")
+    if found["completed"] != load.requests:
+        raise RuntimeError(f"octavo bench serve: {found['completed']} of {load.requests} were answered")
     return {
         "ttft_ms": found["mean_ttft_ms"],
         "itl_ms": found["mean_itl_ms"],
@@ -90,21 +146,21 @@ def ours(url: str, prompts: Path, asked: argparse.Namespace) -> Reading:
     }
 
 
-def theirs(url: str, prompts: Path, asked: argparse.Namespace) -> Reading:
+def theirs(guidellm: str, url: str, prompts: Path, load: Load) -> Reading:
     """As guidellm reads it."""
     with tempfile.TemporaryDirectory(prefix="octavo-guidellm-") as folder:
         run(
             [
-                asked.guidellm, "run",
+                guidellm, "run",
                 "--backend", f"kind=openai_http,target={url},request_format=/v1/completions",
-                "--profile", f"kind=concurrent,streams={asked.users}",
-                "--constraint", f"kind=max_requests,count={asked.requests}",
+                "--profile", f"kind=concurrent,streams={load.users}",
+                "--constraint", f"kind=max_requests,count={load.requests}",
                 "--data", f"kind=json_file,path={prompts}", "--output", f"kind=json,path={folder}/found.json",
                 "--disable-console",
             ]
         )  # fmt: skip
         (path,) = Path(folder).glob("*.json")
-        return read_guidellm(json.loads(path.read_text("utf-8")), asked.requests)
+        return read_guidellm(json.loads(path.read_text("utf-8")), load.requests)
 
 
 def read_guidellm(found: Mapping[str, Any], requests: int) -> Reading:
@@ -172,24 +228,61 @@ def beside(found: Sequence[Mapping[str, Reading]]) -> dict[str, dict[str, Any]]:
     return lines
 
 
-def measure(asked: argparse.Namespace) -> dict[str, Any]:
-    """Both servers."""
-    with tempfile.TemporaryDirectory(prefix="octavo-beside-") as folder:
-        prompts = prompts_file(Path(folder), asked)
-
-        def clients(url: str) -> dict[str, Callable[[], Reading]]:
-            return {OURS: lambda: ours(url, prompts, asked), THEIRS: lambda: theirs(url, prompts, asked)}
-
-        with scripted(asked) as url:
-            known = in_turns(clients(url), asked.scripted_rounds)
-        with Server(asked.model, "--max-num-seqs", str(asked.users), "--no-enable-prefix-caching") as server:
-            turns = clients(server.url)
-            served = in_turns({**turns, AGAIN: turns[OURS]}, asked.rounds)
-    errors = off(known, truth(asked))
+def costs(found: Sequence[Mapping[str, Reading]]) -> dict[str, dict[str, float]]:
+    """Medians of what the clients took."""
     return {
-        "truth": truth(asked), "scripted": known, "off": errors,
+        cost: {
+            name: round(statistics.median(each[name][cost] for each in found), 2) for name in (OURS, THEIRS)
+        }
+        for cost in COSTS
+    }
+
+
+def served(asked: argparse.Namespace, load: Load, cores: Sequence[int]) -> dict[str, Any]:
+    """`octavo serve` as both clients read it; on the first of these cores, and they on the others, or where
+    none is named wherever there is room.
+    """
+    flags = ["--max-num-seqs", str(load.users), "--no-enable-prefix-caching"]
+    flags += ["--threads", "1"] if cores else []
+    with tempfile.TemporaryDirectory(prefix="octavo-beside-") as folder:
+        prompts = prompts_file(Path(folder), load, asked.prompt_words)
+        with on(set(cores[:1])):
+            server = Server(asked.model, *flags)
+        with server, on(set(cores[1:])):
+            url, pid = server.url, server.pid
+            turns = {
+                OURS: lambda: costed(lambda: ours(url, prompts, load), pid),
+                THEIRS: lambda: costed(lambda: theirs(asked.guidellm, url, prompts, load), pid),
+            }
+            found = in_turns({**turns, AGAIN: turns[OURS]}, asked.rounds)
+    settings = {"users": load.users, "requests": load.requests, "max_tokens": load.tokens}
+    return {**settings, "cores": list(cores), **beside(found), **costs(found), "rounds": found}
+
+
+def measure(asked: argparse.Namespace) -> dict[str, Any]:
+    """Both servers, octavo's in both places.
+
+    Raises:
+        SystemExit: there are not two cores.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) < 2:
+        raise SystemExit("two cores are needed: one for the server, and one for its clients")
+    load = Load(asked.users, asked.requests, asked.max_tokens)
+    known = truth(load, asked.ttft_ms, asked.itl_ms)
+    with tempfile.TemporaryDirectory(prefix="octavo-beside-") as folder, scripted(asked) as url:
+        prompts = prompts_file(Path(folder), load, asked.prompt_words)
+        turns = {
+            OURS: lambda: ours(url, prompts, load),
+            THEIRS: lambda: theirs(asked.guidellm, url, prompts, load),
+        }
+        found = in_turns(turns, asked.scripted_rounds)
+    errors = off(found, known)
+    return {
+        "truth": known, "scripted": found, "off": errors,
         "most_off": {name: max(each.values()) for name, each in errors.items()},
-        "served": beside(served), "rounds": served,
+        OWN: served(asked, Load(asked.own_users, asked.own_requests, asked.own_tokens), cores),
+        SHARED: served(asked, load, ()),
     }  # fmt: skip
 
 
@@ -203,6 +296,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--requests", type=int, default=24)
     parser.add_argument("--prompt-words", type=int, default=100)
     parser.add_argument("--max-tokens", type=int, default=32)
+    parser.add_argument("--own-users", type=int, default=1, help="where the server has a core of its own")
+    parser.add_argument("--own-requests", type=int, default=8, help="there")
+    parser.add_argument("--own-tokens", type=int, default=96, help="of an answer there")
     parser.add_argument("--ttft-ms", type=float, default=200.0, help="of the scripted server")
     parser.add_argument("--itl-ms", type=float, default=40.0, help="of the scripted server")
     parser.add_argument("--scripted-rounds", type=int, default=3)
@@ -210,6 +306,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/bench_beside-*.json")
     return parser.parse_args(arguments)
+
+
+def lines_of(place: str, found: Mapping[str, Any]) -> list[str]:
+    """What was read of `octavo serve` in one place, and what the clients took."""
+    title = f"octavo serve, {place.replace('_', ' ')}, users: {found['users']}"
+    lines = [f"\n{title:<40}{OURS:>12}{THEIRS:>12}{'ratio':>9}{'control':>18}"]
+    for figure in FIGURES:
+        each = found[figure]
+        control = "{} to {}".format(*each["control"])
+        within = "" if each["within"] else "  apart"
+        lines.append(f"{figure:<40}{each[OURS]:>12}{each[THEIRS]:>12}{each['ratio']:>9}{control:>18}{within}")
+    for cost, said in zip(COSTS, ("CPU seconds of the client", "seconds the server waited"), strict=True):
+        lines.append(f"{said:<40}{found[cost][OURS]:>12}{found[cost][THEIRS]:>12}")
+    return lines
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -220,15 +330,11 @@ def main(arguments: Sequence[str]) -> int:
         raise SystemExit(f"{asked.guidellm} cannot be run: make guidellm-env, or --guidellm PATH") from None
     settings = {name: value for name, value in vars(asked).items() if name not in ("json", "write")}
     result = report("bench_beside", sys.argv, {"settings": settings, "guidellm": version, **measure(asked)})
-    lines = [f"{'a scripted server, off by':<28}" + "".join(f"{figure:>14}" for figure in FIGURES)]
+    lines = [f"{'a scripted server, off by':<40}" + "".join(f"{figure:>14}" for figure in FIGURES)]
     for name, errors in result["off"].items():
-        lines.append(f"{name:<28}" + "".join(f"{errors[figure]:>14.2%}" for figure in FIGURES))
-    lines.append(f"\n{'octavo serve':<14}{OURS:>12}{THEIRS:>12}{'ratio':>9}{'control':>18}")
-    for figure, each in result["served"].items():
-        control = "{} to {}".format(*each["control"])
-        within = "" if each["within"] else "  apart"
-        lines.append(f"{figure:<14}{each[OURS]:>12}{each[THEIRS]:>12}{each['ratio']:>9}{control:>18}{within}")
-    apart = not all(each["within"] for each in result["served"].values())
+        lines.append(f"{name:<40}" + "".join(f"{errors[figure]:>14.2%}" for figure in FIGURES))
+    lines += [line for place in (OWN, SHARED) for line in lines_of(place, result[place])]
+    apart = not all(result[OWN][figure]["within"] for figure in FIGURES)
     failed = apart or max(result["most_off"].values()) > MOST_OFF
     return conclude(result, lines, failed, asked.json, asked.write)
 

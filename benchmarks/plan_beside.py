@@ -3,8 +3,10 @@
     .venv/bin/python benchmarks/plan_beside.py [--models smollm2,gemma3-270m] [--rounds 5] [--json] [--write]
 
 A round predicts each model at each batch, with steps of a stand-in for its weights, and measures it with the
-engine, twice: what one of these has over the other is the control. Printed are medians over the rounds, the
-prediction over what was measured, and the farthest that two measurements of a round lie apart.
+engine, twice: what one of these has over the other is the control. Both are greedy, with a head that has
+learned its bounds: the stand-in's before it is timed, the engine's in its first run, which warms up. Printed
+are medians over the rounds, the prediction over what was measured, and the farthest that two measurements of
+a round lie apart.
 """
 
 from __future__ import annotations

@@ -10,18 +10,36 @@ from figure_runs import At, Result, Row, Table, value_at
 BESIDE, PLANNED = "benchmarks/bench_beside.py --write", "benchmarks/plan_beside.py --write"
 
 
-def served(figure: str, label: str) -> Row:
+OWN, SHARED = "own_cores", "shared_cores"
+PLACES = {OWN: "on a core of its own", SHARED: "on cores that its clients share"}
+READ = {"ttft_ms": "TTFT", "itl_ms": "ITL", "output_rate": "tokens a second"}
+
+
+def served(place: str, figure: str) -> Row:
     """What guidellm reads of `octavo serve`, over what `octavo bench serve` reads."""
-    path = f"served/{figure}"
+    path = f"{place}/{figure}"
     return Row(
-        f"{label} of `octavo serve`: guidellm's over `octavo bench serve`'s (control)", "bench_beside",
-        (f"{path}/ratio", f"{path}/control/0", f"{path}/control/1", partial(verdict, figure)),
+        f"{READ[figure]} of `octavo serve` {PLACES[place]}: guidellm's over `octavo bench serve`'s (control)",
+        "bench_beside",
+        (f"{path}/ratio", f"{path}/control/0", f"{path}/control/1", partial(verdict, place, figure)),
         ("{0:.3f} ({1:.3f} to {2:.3f}), {3}",), BESIDE,
     )  # fmt: skip
 
 
-def verdict(figure: str, result: Result) -> str:
-    return "within the control" if result["served"][figure]["within"] else "**apart**"
+def verdict(place: str, figure: str, result: Result) -> str:
+    """Of cores that are shared it is no claim, and not bold."""
+    apart = "**apart**" if place == OWN else "apart"
+    return "within the control" if result[place][figure]["within"] else apart
+
+
+def taken(place: str) -> Row:
+    """What each client computes in a run, and what the server waits for a core."""
+    paths = (f"{place}/{cost}/{name}" for cost in ("cpu_s", "waited_s") for name in ("octavo", "guidellm"))
+    return Row(
+        f"CPU seconds of a run of `octavo bench serve` and of guidellm; the server {PLACES[place]} waits for "
+        "a core meanwhile", "bench_beside", tuple(paths),
+        ("{0:.1f} and {1:.1f} s; {2:.1f} and {3:.1f} s",), BESIDE,
+    )  # fmt: skip
 
 
 def planned(model: str, batch: int) -> Row:
@@ -60,9 +78,7 @@ TABLES = {
         off_by("a scripted server's TTFT, ITL and tokens a second: `octavo bench serve` is off by at most",
                ("most_off/octavo",), "{0:.2%}"),
         off_by("guidellm, likewise", ("most_off/guidellm", "guidellm"), "{0:.2%} ({1})"),
-        served("ttft_ms", "TTFT"),
-        served("itl_ms", "ITL"),
-        served("output_rate", "tokens a second"),
+        *(row for place in PLACES for row in (*(served(place, figure) for figure in READ), taken(place))),
         Row("two runs of `octavo bench compare`: medians farther apart than the spread that they print, of "
             "so many (the farthest; highest over lowest of the reference product)", "compare_twice",
             (agreeing, lambda result: len(result["figures"]), worst, "noise"),

@@ -45,8 +45,9 @@ def main() -> None:
 
     model = LLM(options.model, max_num_seqs=4, max_model_len=256)
     result = benchmark_inference(model, None, ["What is AI?"], max_tokens=options.max_tokens, num_runs=2)
-    total = result.ttft + (options.max_tokens - 1) * result.tpot
-    print(f"TTFT {result.ttft:.1f} ms + (n - 1) x TPOT {result.tpot:.2f} ms = {total:.0f} ms")
+    tpot = result.tpot or 0.0  # of one token there is none
+    total = result.ttft + (options.max_tokens - 1) * tpot
+    print(f"TTFT {result.ttft:.1f} ms + (n - 1) x TPOT {tpot:.2f} ms = {total:.0f} ms")
     print(f"measured {result.latency_p50:.0f} ms, {result.memory_gb:.2f} GB")
 
 

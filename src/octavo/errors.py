@@ -8,7 +8,7 @@ NO_TOKEN_ALLOWED = "no token is allowed"
 
 
 class OctavoError(Exception):
-    """Base of all errors with a message made for people. Commands print it and exit 1 (serve: of flags 2)."""
+    """Base of all errors with a message made for people. Commands print it and exit 1, or 2 (wrong requests)."""
 
 
 class InvalidRequestError(OctavoError, ValueError):

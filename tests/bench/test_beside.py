@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
-from types import SimpleNamespace
+import os
+import sys
 from typing import Any
 
 import pytest
@@ -81,17 +82,37 @@ def test_it_answers_requests_one_after_the_other() -> None:
     assert [head.split("\r\n")[0] for head in asyncio.run(main())] == ["HTTP/1.1 200 OK"] * 3
 
 
-def asked(**changes: Any) -> Any:
-    options = script("bench_beside").parse([])
-    return SimpleNamespace(**{**vars(options), **changes})
-
-
 def test_the_truth_of_a_closed_load() -> None:
     """Nine requests of two users: five turns of 0.2 + 9 x 0.1 s."""
-    known = script("bench_beside").truth(
-        asked(users=2, requests=9, max_tokens=10, ttft_ms=200.0, itl_ms=100.0)
-    )
+    beside = script("bench_beside")
+    known = beside.truth(beside.Load(users=2, requests=9, tokens=10), 200.0, 100.0)
     assert known == {"ttft_ms": 200.0, "itl_ms": 100.0, "output_rate": pytest.approx(90 / 5.5)}
+
+
+def test_a_program_runs_on_the_cores_that_it_is_given() -> None:
+    beside, mine = script("bench_beside"), os.sched_getaffinity(0)
+    say = [sys.executable, "-c", "import os; print(sorted(os.sched_getaffinity(0)))"]
+    for cores in ({min(mine)}, {max(mine)}, set()):
+        with beside.on(cores):
+            assert json.loads(beside.run(say)) == sorted(cores or mine)
+    with pytest.raises(RuntimeError), beside.on({min(mine)}):
+        raise RuntimeError
+    assert os.sched_getaffinity(0) == mine
+
+
+def test_what_a_client_takes_is_its_own() -> None:
+    """CPU seconds are of the programs that it runs; a program that computes is one."""
+    beside = script("bench_beside")
+    spend = "import time\nwhile time.process_time() < 0.3: pass"
+
+    def client(code: str) -> Any:
+        return lambda: {"itl_ms": float(not beside.run([sys.executable, "-c", code]))}
+
+    busy, idle = (beside.costed(client(code), os.getpid()) for code in (spend, "pass"))
+    assert busy["itl_ms"] == idle["itl_ms"] == 1.0
+    assert busy["cpu_s"] - idle["cpu_s"] > 0.1
+    assert idle["cpu_s"] > 0
+    assert min(busy["waited_s"], idle["waited_s"]) >= 0
 
 
 def reading(ttft: float, itl: float, rate: float) -> dict[str, float]:
@@ -122,6 +143,17 @@ def test_a_difference_is_none_within_the_control(theirs: float, within: bool) ->
     assert lines["ttft_ms"]["control"] == [0.99, 1.05]
     assert lines["ttft_ms"]["within"] is within
     assert lines["itl_ms"]["within"], "equal, and the control too"
+
+
+def test_costs_are_medians() -> None:
+    beside = script("bench_beside")
+    found = [
+        {name: {"cpu_s": cpu * n, "waited_s": 0.5 * n} for name, cpu in (("octavo", 1.0), ("guidellm", 3.0))}
+        for n in (1, 2, 9)
+    ]
+    assert beside.costs(found) == {
+        "cpu_s": {"octavo": 2.0, "guidellm": 6.0}, "waited_s": {"octavo": 1.0, "guidellm": 1.0}
+    }  # fmt: skip
 
 
 def test_what_guidellm_says() -> None:
@@ -198,6 +230,31 @@ def test_two_runs_of_compare() -> None:
     one, other = twice.figures(first, second)
     assert (one["server"], one["figure"], one["apart"], one["agree"]) == ("s0", "rate", 1.08, True)
     assert (other["server"], other["apart"], other["agree"]) == ("s1", 1.04, False)
+
+
+def place(theirs: float) -> dict[str, Any]:
+    """What bench_beside.py writes of a place, guidellm's readings so many times ours."""
+    beside, cost = script("bench_beside"), {"cpu_s": 2.0, "waited_s": 0.25}
+    client = {**reading(100.0, 10.0, 50.0), **cost}
+    found = [{"octavo": client, "guidellm": {**reading(100.0, 10.0 * theirs, 50.0), **cost}, "again": client}]
+    return {"users": 1, **beside.beside(found), **beside.costs(found)}
+
+
+@pytest.mark.parametrize(("name", "said"), [("own_cores", "**apart**"), ("shared_cores", "apart")])
+def test_the_places_of_a_server_are_printed_and_shown(
+    name: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A difference is bold only where the server has cores of its own."""
+    monkeypatch.syspath_prepend("scripts")
+    measuring = importlib.import_module("figure_measuring")
+    result = {name: place(1.5)}
+    lines = script("bench_beside").lines_of(name, result[name])
+    assert [line.endswith("  apart") for line in lines[1:4]] == [False, True, False]
+    assert [line.split()[-2:] for line in lines[4:]] == [["2.0", "2.0"], ["0.25", "0.25"]]
+    assert measuring.verdict(name, "itl_ms", result) == said
+    assert measuring.verdict(name, "ttft_ms", result) == "within the control"
+    values = [measuring.value_at(result, at) for at in measuring.taken(name).at]
+    assert values == [2.0, 2.0, 0.25, 0.25]
 
 
 def test_the_lines_of_the_clients_and_the_figures_agree(monkeypatch: pytest.MonkeyPatch) -> None:

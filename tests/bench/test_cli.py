@@ -42,7 +42,7 @@ def test_a_plot_that_cannot_be_made_is_said_before_anything_is_measured(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
+    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 2
     assert "a PNG needs matplotlib" in capsys.readouterr().err
 
 
@@ -65,10 +65,10 @@ def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixtur
 @pytest.mark.parametrize(
     ("words", "status", "text"),
     [
-        (["--batch-sizes", "1,x"], 1, "--batch-sizes takes positive numbers with commas between, not '1,x'"),
-        (["roofline", "--prompt-tokens", "0"], 1, "--prompt-tokens takes positive numbers"),
-        (["no-such-model"], 1, "unknown model 'no-such-model'"),
-        (["roofline", "--backend", "reference", "--isa", "avx2"], 1, "isa 'avx2' needs the native kernels"),
+        (["--batch-sizes", "1,x"], 2, "--batch-sizes takes positive numbers with commas between, not '1,x'"),
+        (["roofline", "--prompt-tokens", "0"], 2, "--prompt-tokens takes positive numbers"),
+        (["no-such-model"], 2, "unknown model 'no-such-model'"),
+        (["roofline", "--backend", "reference", "--isa", "avx2"], 2, "isa 'avx2' needs the native kernels"),
         (["serve", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),
         (["--no-such-flag"], 2, "no such option: --no-such-flag"),
     ],

@@ -93,6 +93,8 @@ class TestBenchmarkInference:
         result = benchmark_inference(driver, None, prompts, max_tokens=5, num_runs=2)
         assert (result.requests, result.output_tokens) == (6, 30)
         assert 0 < result.ttft <= result.ttft_p99 <= result.latency_p99
+        assert result.tpot is not None
+        assert result.tpot_p99 is not None
         assert 0 < result.tpot <= result.tpot_p99
         assert result.latency_p50 <= result.latency_p99
         assert result.memory_gb * 1e9 >= driver.loaded.memory.weights
@@ -109,7 +111,7 @@ class TestBenchmarkInference:
 
         result = benchmark_inference(driver, Words(), ["a b", [5, 6]], max_tokens=1, num_runs=1, batch_size=1)
         assert seen == ["a b"]
-        assert (result.output_tokens, result.tpot) == (2, 0.0)
+        assert (result.output_tokens, result.tpot, result.tpot_p99) == (2, None, None)
 
     @pytest.mark.parametrize("wrong", [{"prompts": []}, {"num_runs": 0}, {"batch_size": 0}])
     def test_nothing_to_run(self, driver: Driver, wrong: dict[str, object]) -> None:

@@ -119,17 +119,17 @@ def test_throughput_as_it_is_typed(capsys: pytest.CaptureFixture[str], tmp_path:
     assert main(["bench", "throughput", "--dataset-name", "custom", "--dataset-path", str(own), *SMALL]) == 0
     assert "2 of 2 prompts" in capsys.readouterr().out
     own.write_text('{"messages": [{"role": "user", "content": "a"}]}')
-    assert main(["bench", "throughput", "--dataset-name", "custom", "--dataset-path", str(own), *SMALL]) == 1
+    assert main(["bench", "throughput", "--dataset-name", "custom", "--dataset-path", str(own), *SMALL]) == 2
     assert "messages are for octavo bench serve" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", ["latency", "throughput"])
 def test_files_are_checked_before_the_model_is(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", command, "no/such-model", "--plot", "a.gif"]) == 1
+    assert main(["bench", command, "no/such-model", "--plot", "a.gif"]) == 2
     assert "a report is one of" in capsys.readouterr().err
 
 
 def test_too_long_is_said_before_anything_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     for words in (["latency", "--input-len", "500"], ["throughput", "--input-len", "500"]):
-        assert main(["bench", *words, *SMALL]) == 1
+        assert main(["bench", *words, *SMALL]) == 2
         assert "max_model_len 128" in capsys.readouterr().err

@@ -268,7 +268,7 @@ def test_the_numbers_are_those_of_the_first_plans(case: tuple[object, ...]) -> N
 
 @pytest.mark.parametrize("device", ["cuda", "cuda:3"])
 def test_a_gpu_is_refused_not_planned_as_a_cpu(device: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["plan", "smollm2", *FLAGS, "--device", device]) == 1
+    assert run(["plan", "smollm2", *FLAGS, "--device", device]) == 2
     error = capsys.readouterr().err
     assert f"octavo plan cannot plan for device {device} yet" in error
     assert error.count("\n") == 1
@@ -278,7 +278,7 @@ def test_a_gpu_that_is_not_there_is_no_reason_to_wait_for_planning(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("octavo.kernels.cuda.device.find_gpu", lambda index: NO_DRIVER)
-    assert run(["plan", "smollm2", *FLAGS, "--device", "cuda:3"]) == 1
+    assert run(["plan", "smollm2", *FLAGS, "--device", "cuda:3"]) == 2
     error = capsys.readouterr().err
     assert f"plans for the CPU; and here no GPU can be used: {NO_DRIVER}\n" in error
     assert error.count("\n") == 1
@@ -336,7 +336,7 @@ def test_another_machine_is_planned_for(capsys: pytest.CaptureFixture[str]) -> N
     assert "268.4 MB are available" in capsys.readouterr().out
     assert run(["plan", "smollm2", *FLAGS, "--memory", "0.01"]) == 1
     assert "the weights need" in capsys.readouterr().err
-    assert run(["plan", "smollm2", "--memory", "-1"]) == 1
+    assert run(["plan", "smollm2", "--memory", "-1"]) == 2
     assert "--memory must be 0 or" in capsys.readouterr().err
 
 
@@ -390,20 +390,20 @@ def test_a_trace_is_planned_for(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 @pytest.mark.parametrize(
-    ("words", "text"),
+    ("words", "status", "text"),
     [
-        (["--speed", "2"], "--trace"),
-        (["--trace", "/no/such/file"], "No such file"),
-        (["--trace", "TRACE", "--speed", "0"], "--speed"),
-        (["--trace", "TRACE", "--cost-model", "{}"], "cost model"),
-        (["--num-pages", "999999999"], "num_pages"),
+        (["--speed", "2"], 2, "--trace"),
+        (["--trace", "/no/such/file"], 1, "No such file"),
+        (["--trace", "TRACE", "--speed", "0"], 2, "--speed"),
+        (["--trace", "TRACE", "--cost-model", "{}"], 2, "cost model"),
+        (["--num-pages", "999999999"], 1, "num_pages"),
     ],
 )
 def test_errors_are_one_line(
-    words: list[str], text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    words: list[str], status: int, text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = [written(tmp_path) if word == "TRACE" else word for word in words]
-    assert run(["plan", "smollm2", *words]) == 1
+    assert run(["plan", "smollm2", *words]) == status
     error = capsys.readouterr().err
     assert text in error
     assert error.count("\n") == 1

@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import json
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -16,15 +18,17 @@ from octavo.bench.calibrate import Machine
 from octavo.bench.machines import MACHINES, machine_of
 from octavo.bench.predict import NEAR, Bounds, Drafted, Split, Timed, Work, as_machine, outlook, speed
 from octavo.bench.roofline import ModelCost, cost_of
-from octavo.bench.stand_in import StandIn
+from octavo.bench.stand_in import LEARNED_ROWS, LEARNING_STEPS, LEAST, StandIn
 from octavo.cli._app import run
 from octavo.config import EngineConfig
 from octavo.engine.step_plan import StepPlan
 from octavo.errors import InvalidRequestError
+from octavo.kernels.cpu_program import CpuDecoder
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Layout
 from octavo.models.filled import filled
 from octavo.quant import registry
+from octavo.runtime.model_runner import Decoding
 
 LLAMA = {
     "architectures": ["LlamaForCausalLM"],
@@ -158,15 +162,47 @@ def test_a_stand_in_computes_the_steps_that_it_times(smollm2_path: Path, chunk: 
             runner.submit = noted  # type: ignore[method-assign]
             return runner
 
-    times = Watched(model, backend, "int16", seconds=0.0)
-    assert times.decode(3, 20) > 0
-    assert set(seen) == {(3, 3, 3)}
+    times = Watched(model, backend, "int16", seconds=0.0, learns=False)
+    found = times.decode([1, 3], 20)
+    assert [batch for batch, _ in found] == [1, 3]
+    assert all(seconds > 0 for _, seconds in found)
+    assert seen == [(1, 1, 1)] * (1 + LEAST) + [(3, 3, 3)] * (1 + LEAST)
     seen.clear()
     assert times.prompt(20, chunk) > 0
     sizes = [min(chunk, 20 - begin) for begin in range(0, 20, chunk)]
     once = [(1, size, int(place == len(sizes) - 1)) for place, size in enumerate(sizes)]
     assert seen[: len(once)] == once
     assert len(seen) % len(once) == 0
+
+
+@pytest.mark.parametrize("batches", [(1, 3), (3,), (4, 2)])
+def test_a_stand_in_times_no_step_that_learns(smollm2_path: Path, batches: Sequence[int]) -> None:
+    """The steps that are timed have their tokens from the head's bounds, as an engine's; none before has."""
+    user = EngineConfig(str(smollm2_path), threads=1)
+    found = outline(user)
+    assert cost_of(found.model, found.backend, None, found.kv_dtype).spared_bytes, "the head has bounds"
+    chosen: list[int] = []
+
+    class Watched(StandIn):
+        def _runner(self, rows: int, tokens: int, pages: int) -> Any:
+            runner = super()._runner(rows, tokens, pages)
+            submit, decoding = runner.submit, runner._decoding
+            assert isinstance(decoding, Decoding)
+            native = cast(CpuDecoder, decoding.decoder).native
+
+            def noted(plan: StepPlan) -> Any:
+                before = native.chosen
+                handle = submit(plan)
+                chosen.append(native.chosen - before)
+                return handle
+
+            runner.submit = noted  # type: ignore[method-assign]
+            return runner
+
+    Watched(*stand_in(user), found.kv_dtype, seconds=0.0).decode(batches, 20)
+    learning = -(-LEARNED_ROWS // max(batches)) + LEARNING_STEPS
+    assert chosen[:learning] == [0] * learning
+    assert chosen[learning:] == [batch for batch in batches for _ in range(1 + LEAST)]
 
 
 @pytest.mark.parametrize("layout", [Layout.F32, Layout.BF16, Layout.S8, Layout.U4, Layout.F8, Layout.NF4])
@@ -233,9 +269,15 @@ def test_a_giant_is_outlined_without_memory(tmp_path: Path, capsys: pytest.Captu
 def test_machines_by_name() -> None:
     for name, machine in MACHINES.items():
         assert machine_of(name) is machine
-        assert "data sheet" in machine.source or "white paper" in machine.source
+        maker = machine.source.split()[0]
+        assert any(kind in machine.source for kind in ("data sheet", "product brief", "white paper"))
+        assert urlsplit(machine.url).hostname in {f"{at}.{maker.lower()}.com" for at in ("www", "images")}
         assert bool(machine.memory) is machine.gpu, "a CPU's is what is fitted"
         assert 1 < machine.flops / machine.bandwidth < 1000, "operations a byte"
+    assert MACHINES["epyc-9654"].bandwidth == pytest.approx(12 * 4.8e9 * 8, rel=1e-3)
+    assert MACHINES["epyc-9654"].flops == pytest.approx(96 * 2.4e9 * 32, rel=1e-3)
+    assert MACHINES["xeon-8480"].bandwidth == pytest.approx(8 * 4.8e9 * 8, rel=1e-3)
+    assert MACHINES["xeon-8480"].flops == pytest.approx(56 * 2.0e9 * 64, rel=1e-3)
     assert as_machine(MACHINES["h100"]).tile_rate == pytest.approx(989e12 / 2)
     with pytest.raises(InvalidRequestError, match=r"--machine knows t4, .*h100.*, and not 'x'"):
         machine_of("x")
@@ -270,7 +312,7 @@ def test_this_machine_measured(capsys: pytest.CaptureFixture[str]) -> None:
     small = ["--max-model-len", "1024", "--num-pages", "128", "--threads", "1"]
     assert run(["plan", "smollm2", "--measure", "--json", *small]) == 0
     found = json.loads(capsys.readouterr().out)["speed"]
-    assert found["source"] == "steps timed here"
+    assert found["source"] == "greedy steps timed here"
     assert found["machine"]["bandwidth"] > 0
     assert found["outlook"]["requests"] == 128 * 16 // 640
     assert [batch for batch, _ in found["steps"]] == [1, 2, 3], "as many as fit"
@@ -319,6 +361,8 @@ def test_drafts_of_a_machine_by_name(folder: Path, capsys: pytest.CaptureFixture
         (["--bandwidth", "100"], "both --bandwidth and --flops"),
         (["--bandwidth", "nan", "--flops", "1"], "--bandwidth must be a positive number"),
         (["--bandwidth", "-5", "--flops", "1"], "--bandwidth must be a positive number"),
+        (["--machine", "h100", "--tpot-limit", "nan"], "--tpot-limit must be a positive number"),
+        (["--machine", "h100", "--acceptance", "nan"], "invalid value for '--acceptance'"),
         (["--measure", "--machine", "h100"], "--measure is for this machine"),
         (["--machine", "h100", "--memory", "inf"], "--memory must be 0 or a positive number"),
         (["--machine", "h100", "--tensor-parallel-size", "5"], "5 does not divide the 32 KV heads"),
@@ -340,7 +384,7 @@ def test_drafts_of_a_machine_by_name(folder: Path, capsys: pytest.CaptureFixture
 def test_errors_are_one_line(
     words: list[str], text: str, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["plan", str(folder), *words]) == 1
+    assert run(["plan", str(folder), *words]) == (1 if text == "no such file" else 2)
     err = capsys.readouterr().err
     assert text.lower() in err.lower()
     assert err.count("\n") == 1

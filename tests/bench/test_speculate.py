@@ -42,7 +42,7 @@ def test_answers_that_loop_stand_apart() -> None:
     found = figures([(PLAIN, DRAFTED), (loop[0], loop[1])], 0.0)
     assert found.measured == pytest.approx(0.120 / 0.105)
     assert found.unrepeated == pytest.approx(0.060 / 0.045)
-    assert figures([(loop[0], loop[1])], 0.0).unrepeated == 0
+    assert figures([(loop[0], loop[1])], 0.0).unrepeated is None
 
 
 def test_another_answer_is_an_error() -> None:
@@ -144,5 +144,5 @@ def test_what_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_wrong_config_is_an_error_before_a_model_is_loaded(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "speculate", "no-such-model", "--speculative-config", '{"method": "psychic"}']) == 1
+    assert main(["bench", "speculate", "no-such-model", "--speculative-config", '{"method": "psychic"}']) == 2
     assert "speculative_config has the method 'psychic'; there are: " in capsys.readouterr().err

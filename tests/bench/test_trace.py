@@ -85,6 +85,13 @@ def test_arrivals_at_random() -> None:
     assert all(r.arrival_s == 0.0 for r in poisson(9, float("inf"), shapes))
 
 
+@pytest.mark.parametrize("rate", [float("nan"), 0.0, -1.0])
+def test_no_rate(rate: float) -> None:
+    for make in (lambda: poisson(3, rate, [(1.0, (4, 8), (1, 2))]), lambda: conversations(3, rate, 64)):
+        with pytest.raises(InvalidRequestError, match="must be above 0"):
+            make()
+
+
 def test_conversations_fit_and_have_their_medians() -> None:
     trace = conversations(4000, 10.0, 2048)
     assert statistics.median(r.prompt_tokens for r in trace) == pytest.approx(180, rel=0.1)

@@ -88,7 +88,7 @@ class TestGenerate:
     def test_two_prompts_are_one_too_many(
         self, engine: FakeEngine, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["generate", "m", "a", "-p", "b"]) == 1
+        assert main(["generate", "m", "a", "-p", "b"]) == 2
         assert capsys.readouterr().err.endswith("PROMPT 'a' and --prompt 'b' differ: give one of them\n")
         assert not engine.calls
 
@@ -96,7 +96,7 @@ class TestGenerate:
         self, engine: FakeEngine, stdin: Callable[[str], None], capsys: pytest.CaptureFixture[str]
     ) -> None:
         stdin("\n")
-        assert main(["generate", "-p", "-"]) == 1
+        assert main(["generate", "-p", "-"]) == 2
         assert "the prompt is empty" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ class TestGenerate:
     def test_bad_requests_load_nothing(
         self, engine: FakeEngine, words: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main(["generate", *words]) == 1
+        assert main(["generate", *words]) == 2
         assert capsys.readouterr().err.count("octavo: error: ") == 1
         assert not engine.calls
         assert not engine.shut
@@ -178,7 +178,7 @@ class TestChat:
     ) -> None:
         engine.template = None
         stdin("one\n")
-        assert main(["chat", "m"]) == 1
+        assert main(["chat", "m"]) == 2
         assert "no chat template; give one with --chat-template" in capsys.readouterr().err
         assert not engine.calls
         assert engine.shut
@@ -198,7 +198,7 @@ class TestChat:
 
         engine.refuse = InvalidRequestError("the prompt has 9 tokens too many", "prompt")
         stdin("one\ntwo\n")
-        assert main(["chat"]) == 1
+        assert main(["chat"]) == 2
         assert capsys.readouterr().err == "octavo: error: the prompt has 9 tokens too many\n"
 
     def test_on_a_terminal_ctrl_c_stops_the_answer_and_then_the_program(self) -> None:

@@ -74,7 +74,7 @@ def test_rm_asks(
 
 @pytest.mark.parametrize("words", [["smollm2"], ["smollm2", "--json"]])
 def test_rm_does_not_ask_nobody(words: list[str], alias: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["rm", *words]) == 1
+    assert main(["rm", *words]) == 2
     assert capsys.readouterr().err.endswith("stdin is no terminal: give --yes\n")
     assert alias.exists()
 

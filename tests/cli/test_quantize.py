@@ -66,7 +66,7 @@ def test_what_was_left_out_is_listed(capsys: pytest.CaptureFixture[str]) -> None
 def test_what_is_wrong_is_one_line(
     words: list[str], message: str, dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["quantize", str(dense), str(tmp_path / "out"), *words]) == 1
+    assert main(["quantize", str(dense), str(tmp_path / "out"), *words]) == 2
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("octavo: error: ")]
     assert len(said) == 1
     assert message in said[0]

@@ -69,7 +69,7 @@ def test_a_base_model_continues_and_says_so(engine: FakeEngine, capsys: pytest.C
     assert main(["run", "m", "Once"]) == 0
     assert capsys.readouterr() == ("Hello\n", "m has no chat template: it continues the text\n")
     assert bytes(engine.calls[0].prompt).decode() == "Once"
-    assert main(["run", "m", "Once", "--system", "S"]) == 1
+    assert main(["run", "m", "Once", "--system", "S"]) == 2
     assert "m has no chat template, and takes no --system" in capsys.readouterr().err
     assert len(engine.calls) == 1
 
@@ -78,7 +78,7 @@ def test_a_base_model_continues_and_says_so(engine: FakeEngine, capsys: pytest.C
 def test_bad_requests_load_nothing(
     engine: FakeEngine, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run", *words]) == 1
+    assert main(["run", *words]) == 2
     assert capsys.readouterr().err.count("octavo: error: ") == 1
     assert not engine.calls
     assert not engine.shut
@@ -86,6 +86,6 @@ def test_bad_requests_load_nothing(
 
 def test_an_encoder_decoder_has_no_chat(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     engine.max_encoder_len = 64
-    assert main(["run", "m", "Hi"]) == 1
+    assert main(["run", "m", "Hi"]) == 2
     assert capsys.readouterr().err.startswith("octavo: error: ")
     assert not engine.calls

@@ -179,7 +179,7 @@ def test_a_file_without_a_request_starts_nothing(
     message: str,
 ) -> None:
     (tmp_path / "in").write_text(f"\n{text}")
-    assert run(tmp_path / "in", tmp_path / "out") == 1
+    assert run(tmp_path / "in", tmp_path / "out") == 2
     assert f"in holds no request: {message}" in capsys.readouterr().err
     assert not engine.calls
     assert not (tmp_path / "out").exists()
@@ -193,10 +193,10 @@ def test_a_file_that_is_no_output_is_left_alone(
     nobodys: dict[str, Any] = {"id": "x", "custom_id": None, "response": None, "error": {}}
     for diary in ("my diary\n", "{}\n", '{"custom_id": null}\n', json.dumps(nobodys) + "\n"):
         target.write_text(diary)
-        assert run(source, target) == 1
+        assert run(source, target) == 2
         assert "is no answer of a batch" in capsys.readouterr().err
         assert target.read_text() == diary
-    assert run(source, source) == 1
+    assert run(source, source) == 2
     assert run(tmp_path / "nothing", target) == 1
 
 
@@ -258,5 +258,5 @@ def test_a_line_has_a_bound(
 def test_standard_input_and_output_are_not_taken(
     words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["run-batch", *words]) == 1
+    assert main(["run-batch", *words]) == 2
     assert "run-batch reads a file and writes a file, not standard input" in capsys.readouterr().err

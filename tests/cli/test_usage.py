@@ -230,7 +230,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (CheckpointError("bad file"), 1, "octavo: error: bad file\n"),
         (
             InvalidRequestError("x is wrong", "max_model_len"),
-            1,
+            2,
             "octavo: error: x is wrong (--max-model-len)\n",
         ),
         (
@@ -302,7 +302,7 @@ def test_help_is_light(words: tuple[str, ...]) -> None:
 
 def test_python_m_octavo_is_the_command() -> None:
     result = octavo_command("pull", "no-such-model")
-    assert result.returncode == 1
+    assert result.returncode == 2
     assert result.stdout == ""
     assert (
         result.stderr

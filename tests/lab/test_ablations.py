@@ -45,7 +45,7 @@ def setting(loaded: Loaded) -> Setting:
 
 
 def test_the_mix_is_85_to_15() -> None:
-    jobs = mix(200, 8, 1000, seed=1)
+    jobs = mix(Mix(200, 4, 8), 1000, seed=1)
     lengths = [job.new_tokens for job in jobs]
     assert lengths.count(LONG) == 30
     assert all(SHORT[0] <= length <= SHORT[1] for length in lengths if length != LONG)
@@ -65,9 +65,8 @@ def test_a_run_counts_what_callers_see(loaded: Loaded) -> None:
 
 
 def test_batching(loaded: Loaded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(continuous_batching, "LONG", 40)
     monkeypatch.setattr(continuous_batching, "SHORT", (1, 4))
-    found = batching(loaded, Mix(7, 4, 8), rounds=1)
+    found = batching(loaded, Mix(7, 4, 8, long=40), rounds=1)
     assert min(found.continuous, found.static) > 0
     assert found.ratio == pytest.approx(found.continuous / found.static)
     assert found.bound > 2
@@ -124,9 +123,9 @@ def test_an_unfused_program_computes_the_same_bits(loaded: Loaded) -> None:
 
 # What the shared engine of this module is too small for, and so says.
 TOO_SMALL = {
-    "prefix-cache": "it needs a context of 1513 tokens, and --max-model-len is 384",
-    "chunked-prefill": "it needs a context of 1501 tokens",
-    "kv-cache": "it needs a context of 393 tokens",
+    "prefix-cache": "it needs a context of 763 tokens, and --max-model-len is 384",
+    "chunked-prefill": "it needs a context of 1001 tokens",
+    "kv-cache": "it needs a context of 389 tokens",
     "kv-formats": "it needs a context of 1037 tokens",
     "sliding-window": "no layer of this model has a window",
     "batched-decode": "it needs --max-num-seqs of 16",
@@ -252,6 +251,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert main(["bench", "ablate", "--only", "c"]) == 1
 
 
+def test_ctrl_c_saves_what_was_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], loaded: Loaded
+) -> None:
+    rows = {each.name: each for each in (row("a", good), row("b", interrupted), row("c", good))}
+    monkeypatch.setattr(ablations, "find", lambda: rows)
+    monkeypatch.setattr(ablations, "load", lambda config: loaded)
+    assert main(["bench", "ablate", "--plot", str(tmp_path / "x.json")]) == 130
+    assert "Here 3.00 x" in capsys.readouterr().out
+    kept = json.loads((tmp_path / "x.json").read_text())["rows"]
+    assert [each["not_measured"] for each in kept] == [None, "interrupted", "interrupted"]
+
+
 @pytest.mark.usefixtures("three")
 def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "ablate", "--list", "--only", "a"]) == 0
@@ -260,12 +271,22 @@ def test_the_list(capsys: pytest.CaptureFixture[str]) -> None:
     assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["a", "b", "c"]
 
 
+def test_words_of_the_list_stand_left(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names, claims and sources begin each in one column, however long they are."""
+    assert main(["bench", "ablate", "--list"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    for line, each in zip(lines, find().values(), strict=True):
+        assert line.startswith(each.name)
+        assert line[head.index("claim") :].startswith(each.claim)
+        assert line[head.index("source") :] == each.source
+
+
 def test_no_matplotlib_is_said_first(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(ablations, "load", SimpleNamespace())
-    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 1
+    assert main(["bench", "ablate", "no/such-model", "--out", "x"]) == 2
     assert "'.[bench]'" in capsys.readouterr().err
 
 
@@ -276,5 +297,5 @@ def test_fragmentation_as_it_is_typed(capsys: pytest.CaptureFixture[str]) -> Non
     assert found["paged"]["waste"] < 0.04 < 0.6 < found["contiguous"]["waste"]
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[1].split()[0] == "paged"
-    assert main(["bench", "fragmentation", "--kv-tokens", "64"]) == 1
+    assert main(["bench", "fragmentation", "--kv-tokens", "64"]) == 2
     assert "max_model_len 2048 needs 128 pages" in capsys.readouterr().err

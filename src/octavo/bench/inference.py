@@ -9,7 +9,7 @@ from typing import Any
 
 from octavo.bench.resident import peak_bytes, reset_peak
 from octavo.bench.workload import percentile
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.llm import LLM
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt
@@ -27,7 +27,7 @@ class BenchmarkResult:
         memory_gb: peak in 10^9 bytes, the model included: of the GPU's memory where the model is on one,
             else of the process's resident memory.
         ttft, ttft_p99: time to the first token, the wait in the queue included; median and p99.
-        tpot, tpot_p99: time per output token after the first.
+        tpot, tpot_p99: time per output token after the first; None: no request has a second.
         requests, output_tokens: how many were measured.
     """
 
@@ -35,10 +35,10 @@ class BenchmarkResult:
     latency_p50: float
     latency_p99: float
     memory_gb: float
-    ttft: float = 0.0
-    ttft_p99: float = 0.0
-    tpot: float = 0.0
-    tpot_p99: float = 0.0
+    ttft: float
+    ttft_p99: float
+    tpot: float | None = None
+    tpot_p99: float | None = None
     requests: int = 0
     output_tokens: int = 0
 
@@ -66,6 +66,7 @@ def benchmark_inference(
 
     Raises:
         InvalidRequestError: there is nothing to run, or a prompt or an option is wrong.
+        OctavoError: no request has a token.
     """
     if not prompts or num_runs < 1 or (batch_size is not None and batch_size < 1):
         raise InvalidRequestError("a benchmark needs at least one prompt, one run and a batch of one")
@@ -103,8 +104,11 @@ def _summary(outputs: Sequence[RequestOutput], seconds: float, peak: int) -> Ben
             tpot.append((times.last_token_time - times.first_token_time) / (count - 1))
     tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
 
+    if not ttft:
+        raise OctavoError("no request has a token, so nothing was measured")
+
     def ms(values: Sequence[float], share: float) -> float:
-        return 1e3 * percentile(values, share) if values else 0.0
+        return 1e3 * percentile(values, share)
 
     return BenchmarkResult(
         throughput=tokens / seconds,
@@ -113,8 +117,8 @@ def _summary(outputs: Sequence[RequestOutput], seconds: float, peak: int) -> Ben
         memory_gb=peak / 1e9,
         ttft=ms(ttft, 0.5),
         ttft_p99=ms(ttft, 0.99),
-        tpot=ms(tpot, 0.5),
-        tpot_p99=ms(tpot, 0.99),
+        tpot=ms(tpot, 0.5) if tpot else None,
+        tpot_p99=ms(tpot, 0.99) if tpot else None,
         requests=len(outputs),
         output_tokens=tokens,
     )

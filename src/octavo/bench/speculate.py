@@ -119,7 +119,8 @@ class Speculated:
             tokens count as a place each, so of trees it is at least so much.
         drafting: share of steps that verified any drafted token. tau: tokens a step, over these.
         predicted, measured: tokens a second with drafts over those without, while decoding.
-        unrepeated: the same as measured, over the prompts whose answers do not repeat themselves.
+        unrepeated: the same as measured, over the prompts whose answers do not repeat themselves; None: all
+            do.
     """
 
     prompts: int
@@ -131,7 +132,7 @@ class Speculated:
     tau: float
     predicted: float
     measured: float
-    unrepeated: float
+    unrepeated: float | None
     steps: tuple[StepLine, ...] = field(default=())
 
 
@@ -195,7 +196,7 @@ def figures(
         tau=statistics.mean(step.tokens for step in drafting) if drafting else 1.0,
         predicted=tokens / spent,
         measured=_gain(pairs),
-        unrepeated=_gain(fresh) if fresh else 0.0,
+        unrepeated=_gain(fresh) if fresh else None,
         steps=lines,
     )
 

@@ -127,7 +127,11 @@ def poisson(
         rate: requests a second; infinite: all at once.
         shapes: (weight, (least, most) prompt tokens, (least, most) output tokens), one drawn by weight
             for each request, and its lengths evenly from the ranges.
+
+    Raises:
+        InvalidRequestError: the rate is not above 0.
     """
+    _check_rate(rate)
     draw = random.Random(f"poisson {count} {rate} {seed}")
     weights = [shape[0] for shape in shapes]
     now, found = 0.0, []
@@ -144,7 +148,11 @@ def conversations(count: int, rate: float, max_model_len: int, seed: int = 0) ->
     Prompts have a median of 180 tokens, answers of 200, and long tails (sigma 1.1 and 0.9): between
     the conversation sets that papers on serving draw from (ShareGPT: means of 161 and 338; Azure's
     conversation trace: medians of about 1,000 and 130).
+
+    Raises:
+        InvalidRequestError: the rate is not above 0.
     """
+    _check_rate(rate)
     draw = random.Random(f"conversations {count} {rate} {seed}")
     now, found = 0.0, []
     for _ in range(count):
@@ -153,3 +161,8 @@ def conversations(count: int, rate: float, max_model_len: int, seed: int = 0) ->
         output = min(max(int(draw.lognormvariate(5.298, 0.9)), 1), max_model_len - prompt)
         found.append(TraceRequest(now, prompt, output))
     return found
+
+
+def _check_rate(rate: float) -> None:
+    if not rate > 0:  # nor is NaN
+        raise InvalidRequestError(f"requests a second must be above 0, not {rate}", "rate")

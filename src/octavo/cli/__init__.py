@@ -13,8 +13,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments after the program's name; None takes the process's own.
 
     Returns:
-        The exit status: 0, 1 for an error (one line on stderr), 2 for wrong usage, 130 for Ctrl-C. Of
-        `serve` every wrong flag is wrong usage; `watermark detect` has 1 for "not marked", and 2 for errors.
+        The exit status: 0, 1 for an error (one line on stderr), 2 for what is wrong as it was asked for (a
+        flag, a model's name, an input), 130 for Ctrl-C. `watermark detect` has 1 for "not marked", and 2
+        for errors.
     """
     try:
         from octavo.cli._app import run

@@ -117,8 +117,8 @@ def run(argv: Sequence[str]) -> int:
     except typer.Exit as ending:
         return ending.exit_code
     except (InvalidRequestError, UnknownModelError) as error:
-        # A supervisor starts again what has ended with 1; a wrong flag is as wrong the next time.
-        return _fail(said(error, argv), 2 if asked == "serve" else 1)
+        # Scripts and supervisors try again what has ended with 1; this is as wrong the next time.
+        return _fail(said(error, argv), 2)
     except BrokenPipeError:
         # The reader (head, less) has had enough. Nothing more may be written, not even at exit.
         with contextlib.suppress(OSError):

@@ -52,7 +52,7 @@ class Target:
         bool,
         typer.Option(
             "--measure",
-            help="Time steps here, in seconds, of a stand-in for the weights, which stay where they are.",
+            help="Time greedy steps here, in seconds, of a stand-in for the weights, which stay on disk.",
         ),
     ] = False
     planned_prompt: Annotated[int, typer.Option("--prompt-tokens", help="Of each request.", min=1)] = 512
@@ -195,7 +195,7 @@ def speeds_of(
     return speeds(timed(user, found, bounds, work, sizes_of(target, planned)), TIMED, work, target)
 
 
-TIMED = "steps timed here"
+TIMED = "greedy steps timed here"
 """The source of figures that are no bounds."""
 
 
@@ -217,9 +217,8 @@ def timed(user: EngineConfig, found: Outlined, bounds: Bounds, work: Work, sizes
     from octavo.bench.stand_in import StandIn
 
     with saying(f"timing steps of {len(sizes)} batches with a stand-in for the weights", quiet=True):
-        clock = StandIn(*stand_in(user), found.kv_dtype)
-        steps = tuple((size, clock.decode(size, work.context)) for size in sizes)
-        return Timed(bounds, steps, clock.prompt(work.prompt, work.chunk))
+        clock = StandIn(*stand_in(user), found.kv_dtype, learns=bounds.cost.spared_bytes > 0)
+        return Timed(bounds, clock.decode(sizes, work.context), clock.prompt(work.prompt, work.chunk))
 
 
 def measured(threads: int | None, isa: str, layout: str) -> Machine:

@@ -206,10 +206,10 @@ def print_speculated(model: str, asked: Speculative, result: Speculated) -> None
     print(line("drafted", "steps", "tau", "c_v"))
     for each in result.steps:
         print(line(each.drafted, f"{each.share:.1%}", f"{each.tau:.2f}", f"{each.c_v:.2f}"))
-    print(
-        f"\ngain {result.measured:.2f} measured, {result.predicted:.2f} predicted, "
-        f"{result.unrepeated:.2f} over answers that do not loop"
-    )
+    fresh = "every answer loops"
+    if result.unrepeated is not None:
+        fresh = f"{result.unrepeated:.2f} over answers that do not loop"
+    print(f"\ngain {result.measured:.2f} measured, {result.predicted:.2f} predicted, {fresh}")
 
 
 @bench.command()

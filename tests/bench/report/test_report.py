@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from octavo.bench.report.writers import Report, check, find, write_all
 from octavo.bench.report.writers.html import page
 from octavo.bench.report.writers.svg import Axis, svg
 from octavo.errors import InvalidRequestError, UnsupportedError
+from support.cli import environment
 
 LINES = Lines(
     "Rates <b>", "batch", "tok/s",
@@ -57,6 +59,16 @@ def test_a_narrow_terminal_gets_a_line_for_each_figure() -> None:
     assert wide.text(40).splitlines()[1].split() == ["to", "the", "first", "token", "123.4", "567.8"]
     assert wide.text(24).splitlines() == ["to the first token", "  p50  123.4", "  p99  567.8", "note"]
     assert all(len(line) <= 40 for line in wide.text(40).splitlines())
+
+
+def test_sentences_go_on_in_the_next_line() -> None:
+    words = "a sentence that says in some detail what was measured here"
+    found = Table(("row", "claim", "ms"), (("attention", words, "12.5"),), f"{words}\n{words}", (words,))
+    lines = found.text(40).splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert " ".join(" ".join(lines).split()).count(words) == 4
+    assert lines[-3].split() == ["ms", "12.5"], "figures stand whole"
+    assert found.text().splitlines()[:2] == [words, words]
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (0.0, 97.3), (3.0, 3.4), (0.0, 1e6), (1e-4, 2e-4)])
@@ -152,6 +164,20 @@ def test_each_format_writes_its_file(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_text().startswith("<svg")
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
     assert json.loads((tmp_path / "a.json").read_text()) == {"title": "A <title>", "cpu": "x", "a": 1}
+
+
+def test_no_display_is_needed(tmp_path: Path) -> None:
+    """Nor is one asked for, where matplotlib's settings name a backend of windows."""
+    code = (
+        "from pathlib import Path; from octavo.bench.report.chart import Bars; "
+        "from octavo.bench.report.writers import Report, check, write_all; "
+        "path = [Path('a.png')]; check(path); "
+        "write_all(Report('t', [], [Bars('t', 'u', (('a', 1.0),))], {}, {}), path)"
+    )
+    hidden = {name: value for name, value in environment().items() if "DISPLAY" not in name}
+    command = [sys.executable, "-c", code]
+    subprocess.run(command, env={**hidden, "MPLBACKEND": "TkAgg"}, cwd=tmp_path, check=True)
+    assert (tmp_path / "a.png").read_bytes()[:4] == b"\x89PNG"
 
 
 def test_what_is_missing_is_said_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

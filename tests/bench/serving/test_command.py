@@ -28,6 +28,7 @@ class Live:
         self.bodies: list[Any] = []
         self.heads: list[bytes] = []
         self.hold_from: int | None = None  # requests from this one on are not answered
+        self.dies_from: int | None = None  # with this one it is gone
         self.held = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -36,6 +37,7 @@ class Live:
         self._end, self._loop = asyncio.Event(), asyncio.get_running_loop()
         async with await asyncio.start_server(self._answer, "127.0.0.1", 0) as server:
             self.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+            self._server = server
             self._ready.set()
             await self._end.wait()
 
@@ -54,6 +56,8 @@ class Live:
                 await writer.drain()
                 self.held.set()
                 await reader.read()  # until the client goes
+            elif self.dies_from is not None and len(self.bodies) > self.dies_from:
+                self._server.close()
             else:
                 writer.write(b"".join(data for _, data in completion(0.0, [0.0] * 2) if data))
         with contextlib.suppress(ConnectionError):
@@ -120,6 +124,34 @@ def test_ctrl_c_keeps_what_was_measured(live: Live, capsys: pytest.CaptureFixtur
     assert found["p50_ttft_ms"] > 0
 
 
+def test_a_server_that_dies_leaves_what_was_measured(
+    live: Live, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Two of four answers, one cut, one refused: the former are figures, on the screen and in every file."""
+    live.dies_from = 3  # with the one that warms up
+    page, saved = tmp_path / "a.html", ["--save-result", "--result-dir", str(tmp_path)]
+    words = [live.url, "--max-concurrency", "1", "--plot", str(page), *saved, *SMALL]
+    assert main(["bench", "serve", *words]) == 0
+    out = capsys.readouterr().out
+    kept = json.loads((tmp_path / "serve.json").read_text())
+    assert (kept["completed"], kept["failed"], kept["total_output_tokens"]) == (2, 2, 6)
+    assert kept["p50_ttft_ms"] > 0
+    assert sum(kept["errors"].values()) == 2
+    assert all(f"{count} x {error}" in out for error, count in kept["errors"].items())
+    assert "4 requests ended, 2 of them failed" in out
+    assert "Time to the first token" in page.read_text()
+
+
+def test_a_terminal_of_40_columns(
+    live: Live, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.cli._bench.columns", lambda: 40)
+    assert main(["bench", "serve", live.url, "--goodput", "ttft:1e9", *SMALL]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= 40 for line in lines)
+    assert lines[-1].split()[0] == "p99"
+
+
 def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     extra = ["--extra-body", '{"min_p": 0.1}', "--header", "X-Who=me", "--api-key", "k", "--ignore-eos"]
     assert main(["bench", "serve", live.url, "--model", "m", *extra, *SMALL, "--json"]) == 0
@@ -150,6 +182,9 @@ def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> N
             "--random-input-len is for another data set",
         ),
         (["--random-range-ratio", "nan"], "--random-range-ratio is a number"),
+        (["--timeout", "nan"], "invalid value for '--timeout'"),
+        (["--request-timeout", "nan"], "invalid value for '--request-timeout'"),
+        (["--temperature", "nan"], "invalid value for '--temperature'"),
         (["--header", "x"], "--header takes NAME=VALUE"),
         (["--header", "x=a\r\nb: c"], "is no header of HTTP"),
         (["--extra-body", "["], "--extra-body is not valid JSON"),
@@ -157,12 +192,22 @@ def test_headers_and_fields(live: Live, capsys: pytest.CaptureFixture[str]) -> N
     ],
 )
 def test_errors_are_one_line(words: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "serve", *words]) == 1
+    elsewhere = text.startswith(("no answer", "does not answer", "no such file"))
+    assert main(["bench", "serve", *words]) == (1 if elsewhere else 2)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("octavo: error: ")
     assert err.count("\n") == 1
     assert text.lower() in err.lower()
+
+
+@pytest.mark.parametrize("words", ["--top-p=nan", "--top-p=inf", '--extra-body={"a": NaN}'])
+def test_what_json_has_not_is_not_sent(words: str, live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "serve", live.url, words, *SMALL]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("octavo: error: JSON has no NaN and no Infinity: ")
+    assert err.count("\n") == 1
+    assert live.bodies == []
 
 
 def test_help_and_json_of_every_command(capsys: pytest.CaptureFixture[str]) -> None:

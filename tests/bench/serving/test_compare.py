@@ -288,5 +288,5 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 1
     found = json.loads(capsys.readouterr().out)
     assert all("no answer from 127.0.0.1:1" in each["not_measured"] for each in found["servers"])
-    assert main(["bench", "compare", "a=ftp://x"]) == 1
+    assert main(["bench", "compare", "a=ftp://x"]) == 2
     assert "no http:// address" in capsys.readouterr().err

@@ -220,6 +220,15 @@ def test_what_was_not_measured_is_no_figure() -> None:
     assert not any(value == 0.0 and isinstance(value, float) for value in said.values())
 
 
+@pytest.mark.parametrize("count", ["NaN", "-1", "1e5", "true", '"7"', "null", "9" * 400])
+def test_a_count_that_is_none_is_not_believed(count: str) -> None:
+    """Tokens are counted by the pieces that came, where a server's usage has no number of them."""
+    *answer, done, last = completion(0.5, [0.1] * 3, usage=False)
+    usage = chunk(b'data: {"choices": [], "usage": {"completion_tokens": %s}}\n\n' % count.encode())
+    found = figures_of(put(lambda n, path, body: [*answer, (0.0, usage), done, last], [0.0])[0])
+    assert (found.completed, found.output_tokens, found.counted) == (1, 4, "pieces")
+
+
 def test_a_slow_answer_is_given_up() -> None:
     recorded, _ = put(lambda n, path, body: completion(5.0, []), [0.0], timeout_s=1.0)
     assert figures_of(recorded).errors == {"timed out": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ NUMBER = re.compile(r"[-+]?[\d.]")
 """How a cell begins that is a figure, whatever its unit."""
 NONE = "-"
 """Stands where nothing was measured."""
+CONTINUED = "    "
+"""Before what is left of a line that was too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,26 +31,39 @@ class Table:
     notes: tuple[str, ...] = ()
 
     def text(self, columns: int | None = None) -> str:
-        """As lines; where they would not fit into so many columns, a line for each cell."""
+        """As lines; where they would not fit into so many columns, a line for each cell. Sentences go on in
+        the next line."""
         every = (self.headers, *self.rows)
         widths = [max(len(row[i]) for row in every) for i in range(len(self.headers))]
-        lines = [self.title] if self.title else []
+        lines = folded(self.title, columns) if self.title else []
         if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
             room = max(map(len, self.headers[1:]), default=0)
             for row in self.rows:
-                pairs = zip(self.headers[1:], row[1:], strict=True)
-                lines += [row[0], *(f"  {header:<{room}}  {cell}" for header, cell in pairs)]
+                lines += folded(row[0], columns)
+                for header, cell in zip(self.headers[1:], row[1:], strict=True):
+                    lines += folded(f"  {header:<{room}}  {cell}", columns)
         else:
             for row in every:
                 cells = zip(row, self.sides, widths, strict=True)
                 lines.append("  ".join(f"{cell:{side}{width}}" for cell, side, width in cells).rstrip())
-        return "\n".join([*lines, *self.notes])
+        return "\n".join([*lines, *(line for note in self.notes for line in folded(note, columns))])
 
     @property
     def sides(self) -> tuple[str, ...]:
         """Of each column, where its cells stand: "<" left (names and words), ">" right (figures)."""
         columns = list(zip(*self.rows, strict=True)) or [()] * len(self.headers)
         return ("<", *(_side(cells) for cells in columns[1:]))
+
+
+def folded(text: str, columns: int | None) -> list[str]:
+    """Its lines, none of them longer than so many columns."""
+    if columns is None:
+        return text.split("\n")
+    return [
+        part
+        for line in text.split("\n")
+        for part in textwrap.wrap(line, columns, subsequent_indent=CONTINUED) or [""]
+    ]
 
 
 def number(value: float | None, digits: int = 1) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from octavo.bench.serving.apis import Api, Piece
 from octavo.bench.serving.exchange import Asked, LoadRequest, Reply
 from octavo.bench.wire import CUT, RefusedError, Wire
-from octavo.errors import OctavoError
+from octavo.errors import InvalidRequestError, OctavoError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,13 @@ class Client:
         Raises:
             InvalidRequestError: the API has nothing for such a prompt, or for what is asked.
         """
-        return json.dumps(self.api.body(call, self.asked)).encode()
+        body = self.api.body(call, self.asked)
+        try:
+            return json.dumps(body, allow_nan=False).encode()
+        except ValueError:
+            raise InvalidRequestError(
+                "JSON has no NaN and no Infinity: they can be neither --top-p nor in --extra-body"
+            ) from None
 
     async def send(self, body: bytes, reply: Reply, begin_s: float) -> None:
         """Send a body and fill the reply; whatever fails is its error.

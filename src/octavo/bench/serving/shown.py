@@ -33,7 +33,7 @@ def _totals(found: Figures) -> Table:
     if found.cpu_share is not None:
         rows.append(("of this machine, what asking took", f"{found.cpu_share:.1%}"))
     if found.goodput is not None:
-        rows.append(("answers within the limits a second (goodput)", number(found.goodput, 2)))
+        rows.append(("goodput, answers a second within limits", number(found.goodput, 2)))
     notes = [f"{count} x {error}" for error, count in found.errors.items()]
     if found.cut is not None:
         left = f"{found.unfinished} were being answered, {found.unsent} had not been sent"

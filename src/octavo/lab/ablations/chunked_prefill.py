@@ -78,7 +78,7 @@ def chunking(loaded: Loaded, wanted: Arrivals, rounds: int = 3) -> Chunking:
 
 
 def arrivals_of(setting: Setting) -> Arrivals:
-    return Arrivals(8, setting.size(4000, 1500), setting.size(4, 2), setting.size(240, 80))
+    return Arrivals(8, setting.size(4000, 1000), setting.size(4, 2), setting.size(240, 48))
 
 
 def measure(setting: Setting) -> Found:

@@ -24,11 +24,12 @@ PROMPT_TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """count requests, rows of which run at once."""
+    """count requests, rows of which run at once. long: tokens of the longest answers."""
 
     count: int
     rows: int
     prompt_tokens: int = PROMPT_TOKENS
+    long: int = LONG
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +45,13 @@ class Batching:
         return self.continuous / self.static
 
 
-def mix(count: int, prompt_tokens: int, vocab_size: int, seed: int) -> list[Job]:
+def mix(wanted: Mix, vocab_size: int, seed: int) -> list[Job]:
     """85 % short answers, 15 % long ones, in random order; no two prompts alike."""
-    draw = random.Random(f"mix {count} {seed}")
-    long = round(0.15 * count)
-    lengths = [LONG] * long + [draw.randint(*SHORT) for _ in range(count - long)]
+    draw = random.Random(f"mix {wanted.count} {seed}")
+    few = round(0.15 * wanted.count)
+    lengths = [wanted.long] * few + [draw.randint(*SHORT) for _ in range(wanted.count - few)]
     draw.shuffle(lengths)
-    prompts = random_prompts(count, prompt_tokens, vocab_size, seed)
+    prompts = random_prompts(wanted.count, wanted.prompt_tokens, vocab_size, seed)
     return [Job(prompt, length) for prompt, length in zip(prompts, lengths, strict=True)]
 
 
@@ -73,7 +74,7 @@ def rates(
     found: dict[str, list[float]] = {name: [] for name in makers}
     lengths: list[int] = []
     for seed in range(rounds):
-        jobs = mix(wanted.count, wanted.prompt_tokens, loaded.model.vocab_size, seed)
+        jobs = mix(wanted, loaded.model.vocab_size, seed)
         lengths += [job.new_tokens for job in jobs]
         for name, make in makers.items():
             found[name].append(drive(loaded, make(), jobs).rate)
@@ -106,7 +107,8 @@ def measure(setting: Setting) -> Found:
 
 def wanted_of(setting: Setting) -> Mix:
     """The mix that batching and paging are compared on."""
-    return Mix(setting.size(192, 40), min(32, setting.loaded.config.max_num_seqs))
+    rows = min(32, setting.loaded.config.max_num_seqs)
+    return Mix(setting.size(192, 40), rows, long=setting.size(LONG, LONG // 2))
 
 
 def needs(setting: Setting) -> None:

@@ -5,24 +5,26 @@ from __future__ import annotations
 from octavo.bench.workload import random_prompts
 from octavo.lab.ablations import Found, Setting, Technique
 
-NEW = 8
-"""Tokens that are drawn after the prompt."""
+
+def sizes(setting: Setting) -> tuple[int, int]:
+    """Tokens of the prompt, and those that are drawn after it."""
+    return setting.size(1024, 384), setting.size(8, 4)
 
 
 def measure(setting: Setting) -> Found:
     """The same tokens after the same prompts: decoded, and each by a prompt one token longer."""
-    context = setting.size(1024, 384)
-    driver = setting.driver(max_model_len=context + NEW + 1, max_num_seqs=1)
+    context, new = sizes(setting)
+    driver = setting.driver(max_model_len=context + new + 1, max_num_seqs=1)
     vocab = driver.vocab_size
 
     def kept(seed: int) -> float:
-        run = driver.run(random_prompts(1, context, vocab, seed), NEW + 1)
-        return 1e3 * run.decode_s / NEW
+        run = driver.run(random_prompts(1, context, vocab, seed), new + 1)
+        return 1e3 * run.decode_s / new
 
     def again(seed: int) -> float:
-        ids = random_prompts(1, context + NEW, vocab, seed)[0]
-        runs = [driver.run([ids[: context + n + 1]], 1) for n in range(NEW)]
-        return 1e3 * sum(run.prompt_s for run in runs) / NEW
+        ids = random_prompts(1, context + new, vocab, seed)[0]
+        runs = [driver.run([ids[: context + n + 1]], 1) for n in range(new)]
+        return 1e3 * sum(run.prompt_s for run in runs) / new
 
     found = setting.medians({"kept": kept, "computed again": again})
     return Found(
@@ -36,7 +38,7 @@ def measure(setting: Setting) -> Found:
 
 
 def needs(setting: Setting) -> None:
-    setting.need(setting.size(1024, 384) + NEW + 1)
+    setting.need(sum(sizes(setting)) + 1)
 
 
 TECHNIQUE = Technique(

@@ -11,6 +11,9 @@ from typing import Any
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
+MOST = 1 << 40
+"""Tokens: nobody has counted more of one answer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Piece:
@@ -72,6 +75,6 @@ def error_of(event: Mapping[str, Any]) -> str | None:
 
 
 def count_of(usage: object, name: str) -> int | None:
-    """A number of tokens that a server has counted; None: there is none."""
+    """A number of tokens that a server has counted; None: there is none, or it is none."""
     value = usage.get(name) if isinstance(usage, Mapping) else None
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
