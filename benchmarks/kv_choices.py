@@ -5,7 +5,10 @@
 PROMPTS is a file of MT-bench's form: a line a question, its first turn is asked. With KV of 16 bits the
 model answers greedily; then each kind of page is given prompt and answer as they are (teacher-forced), and
 the first choice at each position of the answer is compared with what 16-bit pages choose there.
-Weights and activations are rounded alike. Octavo's own default on a CPU, int16, stands beside.
+
+It is done twice. With "auto" activations are rounded as they always are: whatever the pages change, be it in
+the last bit, is rounded to another integer somewhere, and grows by that from layer to layer. int16 and
+float32 pages say how often that alone changes a choice. With "float32" nothing is rounded but the pages.
 """
 
 from __future__ import annotations
@@ -14,18 +17,22 @@ import argparse
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from harness import report, usable_cores, write
 
 from octavo import LLM, SamplingParams
 from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
 from octavo.errors import OctavoError
-from octavo.lab.quality import WindowScorer
+from octavo.kernels.ops import F32
+from octavo.lab.quality import NEAR_TIE, WindowScorer
 
-PLAIN, OTHERS = "float16", ("int8", "int16")
+PLAIN, OTHERS = "float16", ("int8", "int16", "float32")
+DTYPES = ("auto", "float32")
 LEAST = 0.98
 
 
@@ -50,29 +57,48 @@ def answered(options: argparse.Namespace, asked: Sequence[str]) -> list[tuple[li
     return [(list(each.prompt_token_ids), list(each.outputs[0].token_ids)) for each in outputs]
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
-    texts = answered(options, questions(options.prompts, options.prompts_count))
+def compare(chosen: F32, plain: F32) -> tuple[int, int]:
+    """(equal first choices, of the others those that lead by less than a near tie) of logits [n, vocab]."""
+    two = np.sort(plain, axis=1)[:, -2:]
+    same = chosen.argmax(axis=1) == plain.argmax(axis=1)
+    return int(same.sum()), int((two[:, 1] - two[:, 0] < NEAR_TIE)[~same].sum())
+
+
+def counted(
+    options: argparse.Namespace, texts: Sequence[tuple[list[int], list[int]]], dtype: str
+) -> dict[str, dict[str, float]]:
+    """By the kind of page: the share of equal first choices, and of those that changed how many are near ties."""
     longest = max(len(prompt) + len(answer) for prompt, answer in texts)
+    config = EngineConfig(options.model, threads=options.threads, dtype=dtype)
     scorers = {
-        kind: WindowScorer(EngineConfig(options.model, threads=options.threads, kv_cache_dtype=kind), longest)
-        for kind in (PLAIN, *OTHERS)
+        kind: WindowScorer(replace(config, kv_cache_dtype=kind), longest) for kind in (PLAIN, *OTHERS)
     }
-    equal, positions = dict.fromkeys(OTHERS, 0), 0
-    with count_progress("answers") as progress:
+    found = dict.fromkeys(OTHERS, (0, 0))
+    positions = sum(len(answer) for _, answer in texts)
+    with count_progress(f"answers, {dtype}") as progress:
         for number, (prompt, answer) in enumerate(texts, 1):
-            if answer:
-                ids = [*prompt, *answer[:-1]]
-                chosen = {
-                    kind: each.logits(ids, len(prompt) - 1).argmax(axis=1) for kind, each in scorers.items()
-                }
-                positions += len(answer)
-                for kind in OTHERS:
-                    equal[kind] += int((chosen[kind] == chosen[PLAIN]).sum())
+            ids = [*prompt, *answer[:-1]]
+            plain = scorers[PLAIN].logits(ids, len(prompt) - 1)
+            for kind in OTHERS:
+                equal, near = compare(scorers[kind].logits(ids, len(prompt) - 1), plain)
+                found[kind] = found[kind][0] + equal, found[kind][1] + near
             progress(number, len(texts))
     return {
+        kind: {
+            "equal": round(equal / positions, 6),
+            "changed": positions - equal,
+            "near_ties": near,
+        }
+        for kind, (equal, near) in found.items()
+    }
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    texts = [each for each in answered(options, questions(options.prompts, options.prompts_count)) if each[1]]
+    return {
         "prompts": len(texts),
-        "positions": positions,
-        "equal": {kind: round(count / positions, 6) for kind, count in equal.items()},
+        "positions": sum(len(answer) for _, answer in texts),
+        "pages": {dtype: counted(options, texts, dtype) for dtype in DTYPES},
     }
 
 
@@ -94,8 +120,13 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     result = report("kv_choices", sys.argv, {"settings": settings, **found})
     print(f"{found['positions']} positions of {found['prompts']} answers")
-    for kind, share in found["equal"].items():
-        print(f"{kind}: {share:.2%} of first choices as with {PLAIN} (int8 wants {LEAST:.0%})")
+    for dtype, kinds in found["pages"].items():
+        for kind, each in kinds.items():
+            print(
+                f"{dtype:<8} {kind:<8} {each['equal']:.2%} of first choices as with {PLAIN} pages; of "
+                f"{each['changed']:,} that changed {each['near_ties']:,} are near ties"
+            )
+    print(f"int8 wants {LEAST:.0%}")
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
     return 0

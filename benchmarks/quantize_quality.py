@@ -3,11 +3,12 @@
     .venv-test/bin/python benchmarks/quantize_quality.py MODEL --text FILE [--group-size 128] [--json]
 
 MODEL is what Octavo loads (an alias, a folder, a GGUF file), or with --transformers a folder of an encoder
-(BERT, MPNet), which transformers runs (.venv-test). Half of the text's pieces calibrate, the other half
-measures: the error is |x w' - x w|^2 over |x w|^2, of each projection by itself, all of them meeting what the
-unrounded model gives. GPTQ is held against rounding to its own symmetric grid, AWQ against rounding to its
-grid with zero points. A cut is 1 - error / error of rounding to nearest; that of all layers is of their
-errors' sums. GPTQ is to reach 30 %, AWQ 15 %.
+(BERT, MPNet) or of Whisper in CTranslate2's format (whisper_layers.py), which transformers runs
+(.venv-test). Half of the text's pieces calibrate, the other half measures: the error is
+|x w' - x w|^2 over |x w|^2, of each projection by itself, all of them meeting what the unrounded model
+gives. GPTQ is held against rounding to its own symmetric grid, AWQ against rounding to its grid with zero
+points. A cut is 1 - error / error of rounding to nearest; that of all layers is of their errors' sums.
+GPTQ is to reach 30 %, AWQ 15 %.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import whisper_layers
 
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
@@ -32,6 +34,8 @@ from octavo.quant.writer import as_stored as stored_as
 from octavo.quantize.calibration import Calibration, run, tokenizer_of
 from octavo.quantize.stored import StoredWeight, load_stored, numbers
 
+NO_TEXT = ("pooler", "encoder_attn.k_proj", "encoder_attn.v_proj")
+"""Layers that meet one token of a text, or sound."""
 LEAST = {"gptq": 0.30, "awq": 0.15}
 METHODS = ("rtn", "gptq", "rtn_with_zeros", "awq")
 Layer = tuple[str, F32, F32]
@@ -97,18 +101,17 @@ def loaded_layers(path: Path, options: argparse.Namespace, take: Callable[[Layer
     run(model, ids, meet)
 
 
-def encoder_layers(path: Path, options: argparse.Namespace, take: Callable[[Layer], None]) -> None:
-    """The layers of an encoder that transformers runs."""
+def transformers_layers(path: Path, options: argparse.Namespace, take: Callable[[Layer], None]) -> None:
+    """The layers of an encoder, or of Whisper's decoder, that transformers runs."""
     import torch
-    from transformers import AutoModel, AutoTokenizer
 
-    tokenizer, model = AutoTokenizer.from_pretrained(path), AutoModel.from_pretrained(path).eval()
-    found = tokenizer(options.text.read_text(encoding="utf-8"), add_special_tokens=False)["input_ids"]
+    text = options.text.read_text(encoding="utf-8")
+    found, model, more = opened(path, text)
     if len(found) < options.samples * options.length:
         raise SystemExit(f"quantize_quality: {options.text} has {len(found)} tokens, too few")
     ids = torch.tensor(found[: options.samples * options.length]).reshape(options.samples, options.length)
     for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and "pooler" not in name:
+        if isinstance(module, torch.nn.Linear) and not any(word in name for word in NO_TEXT):
 
             def hook(layer: Any, inputs: Any, output: Any, name: str = name) -> None:
                 x = inputs[0].reshape(-1, layer.in_features).float().numpy()
@@ -116,7 +119,18 @@ def encoder_layers(path: Path, options: argparse.Namespace, take: Callable[[Laye
 
             module.register_forward_hook(hook)
     with torch.no_grad():
-        model(ids)
+        model(ids, **{name: each.expand(len(ids), -1, -1) for name, each in more.items()})
+
+
+def opened(path: Path, text: str) -> tuple[Sequence[int], Any, dict[str, Any]]:
+    """The text's tokens, the model, and what it is given beside them."""
+    if (path / "model.bin").is_file():
+        model, heard = whisper_layers.decoder(path)
+        return whisper_layers.ids_of(path, text), model, {"encoder_hidden_states": heard}
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    return tokenizer(text, add_special_tokens=False)["input_ids"], AutoModel.from_pretrained(path).eval(), {}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -134,7 +148,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         layers.append({"name": name, "shape": list(w.shape), **errors(w, x, options.group_size)})
         print(f"\r{len(layers)} layers", end="", file=sys.stderr)
 
-    (encoder_layers if options.transformers else loaded_layers)(path, options, take)
+    (transformers_layers if options.transformers else loaded_layers)(path, options, take)
     print(file=sys.stderr)
     if not layers:
         raise SystemExit("quantize_quality: no layer has rows of whole groups")
@@ -166,7 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int, default=32, help="pieces of the text; half of them measure")
     parser.add_argument("--length", type=int, default=256, help="tokens of a piece")
     parser.add_argument("--layers", type=int, default=0, help="so many, from the first; 0: all")
-    parser.add_argument("--transformers", action="store_true", help="MODEL is an encoder's folder")
+    parser.add_argument("--transformers", action="store_true", help="MODEL is an encoder's or Whisper's folder")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     options.layers = options.layers or -1

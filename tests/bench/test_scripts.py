@@ -484,24 +484,3 @@ def test_one_row_of_a_crowd_asks_for_more(driver: Driver, wish: str, monkeypatch
     assert (plain.temperature, plain.logprobs, plain.allowed_token_ids) == (0.0, None, None)
     assert last != plain
     assert (last.max_tokens, last.ignore_eos) == (3, True)
-
-
-def test_gptq_and_awq_cut_the_error_of_rounding_a_layer() -> None:
-    """Inputs that hang together, a few of them large, as activations do, measured on other rows."""
-    quality = script("quantize_quality")
-    rng = np.random.default_rng(0)
-    sizes = np.exp(rng.standard_normal(256) * 0.8)
-    x = rng.standard_normal((3000, 64)) @ rng.standard_normal((64, 256)) * 0.2 + rng.standard_normal(
-        (3000, 256)
-    )
-    x = (x * sizes).astype(np.float32)
-    w = (rng.standard_normal((64, 256)) * 0.05).astype(np.float32)
-    found = quality.errors(w, x, 128)
-    assert 0 < found["gptq"] < 0.7 * found["rtn"] < 0.1
-    assert found["awq"] < 0.85 * found["rtn_with_zeros"]
-    assert found["rtn_with_zeros"] < found["rtn"]
-    cuts = quality.summary([{"name": "a", **found}])
-    assert cuts["gptq"]["reached"]
-    assert cuts["gptq"]["cut"] == pytest.approx(1 - found["gptq"] / found["rtn"], abs=1e-4)
-    worse = {**found, "gptq": found["rtn"]}
-    assert not quality.summary([{"name": "a", **worse}])["gptq"]["reached"]

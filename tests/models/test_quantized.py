@@ -186,7 +186,7 @@ def test_it_is_planned_by_its_files_and_by_its_config_alone(
         assert outline_model(open_checkpoint(folder, headers=True), CpuBackend(planned=True))[1] == nbytes
 
 
-@pytest.mark.parametrize("name", ["int8", "int4", "nf4", "fp8"])
+@pytest.mark.parametrize("name", ["int8", "eetq", "int4", "nf4", "fp8"])
 def test_quantized_while_loading(name: str, save_tiny: Save, tmp_path: Path) -> None:
     """Its projections are what the method makes of them, its embedding and head are not."""
     shape = {"hidden_size": 128, "intermediate_size": 192, "num_hidden_layers": 2, "vocab_size": 160}

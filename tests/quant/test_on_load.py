@@ -56,10 +56,10 @@ def test_nf4_is_what_bitsandbytes_makes() -> None:
     np.testing.assert_array_equal(made.dequantize(), bnb.dequantize_4bit(packed, state).numpy())
 
 
-def test_int8_is_what_bitsandbytes_makes() -> None:
+def test_eetq_is_what_bitsandbytes_makes() -> None:
     w = random().astype(np.float16)
     codes, rows, _ = bnb.int8_vectorwise_quant(torch.from_numpy(w))
-    made = methods()["int8"].weight("w", Weight.dense(w))
+    made = methods()["eetq"].weight("w", Weight.dense(w))
     exact = w.astype(np.float64) * (127 / np.abs(w.astype(np.float64)).max(axis=1, keepdims=True))
     ties = np.abs(np.abs(exact) % 1 - 0.5) < 1e-4
     ours, theirs = made.values.reshape(SHAPE), codes.numpy()
@@ -68,6 +68,23 @@ def test_int8_is_what_bitsandbytes_makes() -> None:
     assert ties.mean() < 0.01
     assert made.scale is not None
     np.testing.assert_allclose(made.scale[:, 0], rows.numpy() / 127, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("columns", "group"), [(256, 128), (192, 64), (96, 32)])
+def test_int8_is_within_half_a_step(columns: int, group: int) -> None:
+    """Of the largest number of a group, over 127; a group's scale is all that f16 rounds."""
+    w = np.ascontiguousarray(random()[:, :columns])
+    w[5, :group], w[6, :group] = 0, 0.25
+    made = methods()["int8"].weight("w", Weight.dense(w))
+    assert made.group == group
+    assert made.scale is not None
+    assert made.scale.dtype == np.float16
+    step = np.abs(w.reshape(len(w), -1, group)).max(axis=2, keepdims=True) / 127
+    away = np.abs(made.dequantize() - w).reshape(len(w), -1, group)
+    assert (away <= 0.57 * step).all()  # half of it, and 127 times what the scale was rounded by
+    np.testing.assert_array_equal(made.dequantize()[5, :group], 0)
+    rows = methods()["eetq"].weight("w", Weight.dense(w))
+    assert np.square(away).sum() < 0.9 * np.square(rows.dequantize() - w).sum()
 
 
 def test_fp8_is_what_torch_makes() -> None:
@@ -118,11 +135,12 @@ def test_numbers_that_are_not_finite_are_refused(name: str, wrong: float) -> Non
         methods()[name].weight("w", Weight.dense(w))
 
 
-def test_numbers_beyond_a_scales_reach_are_refused() -> None:
+@pytest.mark.parametrize("name", ["int4", "int8"])
+def test_numbers_beyond_a_scales_reach_are_refused(name: str) -> None:
     w = random()
     w[290, 7] = 1e7
-    with pytest.raises(CheckpointError, match="tensor 'w' holds numbers too large for int4's scales"):
-        methods()["int4"].weight("w", Weight.dense(w))
+    with pytest.raises(CheckpointError, match=f"tensor 'w' holds numbers too large for {name}'s scales"):
+        methods()[name].weight("w", Weight.dense(w))
 
 
 @pytest.mark.parametrize(

@@ -209,6 +209,11 @@ def broken_nf4(**state: Any) -> Tensors:
             {k: v for k, v in nf4((4, 64))[0].items() if not k.endswith(".absmax")},
             "tensor 'X.weight.absmax' is missing",
         ),
+        (
+            nf4((4, 64), nested=False)[0] | {"X.weight.absmax": torch.tensor([1.0, 2.0, torch.nan, 1.0])},
+            "tensor 'X.weight.absmax' holds numbers that are not finite",
+        ),
+        (broken_nf4(nested_offset=float("inf")), "tensor 'X.weight.absmax' holds numbers that are not finite"),
     ],
 )
 def test_broken_nf4_is_refused(tensors: Tensors, message: str) -> None:
@@ -232,6 +237,16 @@ def test_broken_nf4_is_refused(tensors: Tensors, message: str) -> None:
             "holds no floats, but I8",
         ),
         (compressed("tensor"), {}, "'X.weight_scale' is missing"),
+        (
+            compressed("channel"),
+            {"X.weight_scale": torch.full((200, 1), torch.nan)},
+            "tensor 'X.weight_scale' holds numbers that are not finite",
+        ),
+        (
+            BLOCKS,
+            {"X.weight_scale_inv": torch.full((2, 3), torch.inf)},
+            "tensor 'X.weight_scale_inv' holds numbers that are not finite",
+        ),
     ],
 )
 def test_broken_fp8_is_refused(settings: dict[str, Any], more: Tensors, message: str) -> None:

@@ -32,13 +32,14 @@ PLANNED = CpuBackend(threads=1, planned=True)
         (integer_outline(SHAPE, 4, K // 32, False, True), 0.30),
         (registry.outline("Q4_1", SHAPE), 0.3126),
         (integer_outline(SHAPE, 8, 1, True, False), 0.51),  # INT8 and LLM.int8: a scale a row
+        (methods()["eetq"].form(SHAPE), 0.51),
         (methods()["int8"].form(SHAPE), 0.51),
         (Outline.coded(Layout.NF4, SHAPE, K // 64), 0.30),
         (methods()["nf4"].form(SHAPE), 0.30),
         (Outline.coded(Layout.F8, SHAPE, 1), 0.51),
         (methods()["fp8"].form(SHAPE), 0.51),
     ],
-    ids=["int4-g128", "int4-g32", "Q4_1", "int8-row", "int8", "nf4", "nf4-made", "fp8", "fp8-made"],
+    ids=["int4-g128", "int4-g32", "Q4_1", "int8-row", "eetq", "int8", "nf4", "nf4-made", "fp8", "fp8-made"],
 )
 def test_share_of_16_bits(form: Outline, most: float) -> None:
     assert 0 < share(form) <= most

@@ -1,4 +1,4 @@
-"""GGUF files that `octavo quantize` makes, read by llama.cpp: the logits are Octavo's."""
+"""GGUF files that `octavo quantize` makes, read by llama.cpp: logits and greedy texts are Octavo's."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.checkpoints import sources
 from octavo.kernels.reference import ReferenceBackend
 from octavo.quantize.job import Asked, quantize
 from support.forward import load, logits
+from support.llama_cpp import Run, choose_alike
 from support.small_models import save_model
 
 pytestmark = pytest.mark.oracle
@@ -41,3 +43,14 @@ def test_logits(kind: str, apart: float, changes: dict[str, Any], tmp_path: Path
     ours = logits(load(tmp_path / "out.gguf", backend), backend, IDS, [len(IDS)])
     assert np.sqrt(np.square(ours - theirs).mean()) <= apart * np.abs(theirs).max()
     assert llama.tokenize(b"hello there, a text", add_bos=False)
+
+
+@pytest.mark.parametrize(
+    ("alias", "kind"),
+    [("smollm2", "Q8_0"), ("smollm2", "Q4_1"), ("smollm2", "Q4_0"), ("gemma3-270m", "Q4_K_M")],
+)
+def test_the_text_is_the_same_but_for_near_ties(alias: str, kind: str, tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    out = tmp_path / f"{alias}-{kind}.gguf"
+    quantize(Asked(sources.resolve(alias), out, kind=kind, requantize=True))
+    choose_alike(Run.of(out))

@@ -11,7 +11,7 @@ from octavo.checkpoints.base import StoredTensor
 from octavo.errors import CheckpointError
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import BLOCK, MOST_ZERO, Array, F32Array, Layout, Weight
-from octavo.quant.scheme import table
+from octavo.quant.scheme import check_finite, table
 
 U8 = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.int64]
@@ -152,8 +152,7 @@ def narrowed(name: str, scale: F32Array) -> Array:
     Raises:
         CheckpointError: some are not finite.
     """
-    if not np.isfinite(scale).all():
-        raise CheckpointError(f"tensor {name!r} holds numbers that are not finite")
+    check_finite(name, scale)
     with np.errstate(over="ignore"):
         half = scale.astype(np.float16)
     return half if np.array_equal(half.astype(np.float32), scale) else np.ascontiguousarray(scale)

@@ -147,6 +147,15 @@ def table(tensor: StoredTensor) -> F32Array:
     return np.asarray(numbers.astype(np.float32)).reshape(tensor.shape)
 
 
+def check_finite(name: str, scale: F32Array) -> None:
+    """
+    Raises:
+        CheckpointError: some of a tensor's numbers are not.
+    """
+    if not np.isfinite(scale).all():
+        raise CheckpointError(f"tensor {name!r} holds numbers that are not finite")
+
+
 def matrix(tensor: StoredTensor, dtype: npt.DTypeLike, shape: tuple[int, int]) -> npt.NDArray[Any]:
     """A view of a stored matrix of this shape.
 
@@ -165,8 +174,12 @@ def by_rows(name: str, scale: F32Array, shape: tuple[int, int], block: tuple[int
 
     Args:
         block: rows and columns of a block; None: the first two.
+
+    Raises:
+        CheckpointError: there are others, or some that are not finite.
     """
     n, k = shape
+    check_finite(name, scale)
     if scale.size == 1:
         return np.broadcast_to(scale.reshape(1, 1), (n, 1))
     if block is None and scale.size == n:

@@ -78,7 +78,8 @@ class Met:
         for start in range(0, len(self.x), _ROWS):
             rows = self.x[start : start + _ROWS]
             total += rows.T @ rows
-        return total * (2 / max(len(self.x), 1))
+        total *= 2 / max(len(self.x), 1)
+        return total
 
     @property
     def sample(self) -> F32Array:

@@ -28,7 +28,17 @@ from octavo.errors import CheckpointError
 from octavo.kernels.coded import NF4_GROUP
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import BLOCK, CODES, F32Array, Layout, Weight
-from octavo.quant.scheme import Outlines, Scheme, Settings, Take, by_rows, matrix, required, table
+from octavo.quant.scheme import (
+    Outlines,
+    Scheme,
+    Settings,
+    Take,
+    by_rows,
+    check_finite,
+    matrix,
+    required,
+    table,
+)
 from octavo.quant.writer import Choice, Tensors
 
 _STATE = "quant_state.bitsandbytes__"
@@ -146,8 +156,6 @@ def _int8(name: str, shape: tuple[int, int], take: Take) -> Weight | None:
     n, k = shape
     if k % BLOCK:
         raise CheckpointError(f"tensor {name!r}: LLM.int8 needs a multiple of {BLOCK} columns, not {k}")
-    if not np.isfinite(scale).all():
-        raise CheckpointError(f"tensor {rows.name!r} holds numbers that are not finite")
     values = matrix(tensor, np.int8, shape).reshape(n, k // BLOCK, BLOCK)
     return Weight(Layout.S8, shape, values, scale, release=tensor.release)
 
@@ -179,6 +187,7 @@ def _nibbles(layout: Layout, name: str, shape: tuple[int, int], take: Take) -> W
     scale = _scales(name, state, take)
     if scale.size != n * k // NF4_GROUP:
         raise CheckpointError(f"tensor {name!r} has {scale.size} scales, expected {n * k // NF4_GROUP}")
+    check_finite(f"{name}.absmax", scale)
     values = tensor.data.reshape(n, k // 2)
     return Weight(layout, shape, values, scale.reshape(n, -1), release=tensor.release)
 

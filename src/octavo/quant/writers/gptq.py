@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from octavo.errors import CheckpointError
 from octavo.kernels.weight import F32Array
@@ -45,12 +46,11 @@ def gptq(stem: str, w: F32Array, moments: F64Array, choice: Choice) -> Rounded:
         CheckpointError: numbers too large for scales of 16 bits, or H is not finite.
     """
     n, k = w.shape
-    h, left = moments.copy(), w.T.copy()  # [K, N]
-    dead = np.diag(h) <= 0  # inputs that are 0 on the whole text: nothing can be made up by them
-    h[dead, dead] = 1
-    order = np.argsort(-np.diag(h), kind="stable") if choice.act_order else np.arange(k)
-    left, h = left[order], h[np.ix_(order, order)]
-    factor = _factor(stem, h, choice.damp)
+    squares = np.diag(moments)
+    squares = np.where(squares <= 0, 1, squares)  # inputs that are always 0: nothing can be made up by them
+    order = np.argsort(-squares, kind="stable") if choice.act_order else np.arange(k)
+    left = w.T[order]  # [K, N]
+    factor = _factor(stem, _ordered(moments, order, squares), choice.damp)
     group = size_of_groups(k, choice)
     q = np.empty((k, n), np.uint8)
     grids: list[Grid] = []
@@ -77,23 +77,51 @@ def gptq(stem: str, w: F32Array, moments: F64Array, choice: Choice) -> Rounded:
     return Rounded(columns, scale, zero, g_idx)
 
 
+def _ordered(moments: F64Array, order: npt.NDArray[np.int64], squares: F64Array) -> F64Array:
+    """A copy of H with its rows and columns in that order, and squares [K] as its diagonal."""
+    h: F64Array = moments[np.ix_(order, order)]
+    np.fill_diagonal(h, squares[order])
+    return h
+
+
 def _factor(stem: str, h: F64Array, damp: float) -> F32Array:
-    """U of H^-1 = U^T U, upper triangular; the diagonal of H is raised until it has one."""
+    """U of H^-1 = U^T U, upper triangular; the diagonal of H, which is lost, is raised until it has one.
+
+    H turned about has a Cholesky factor L, and L turned about is the inverse of U.
+    """
     if not np.isfinite(h).all():
         raise CheckpointError(
             f"tensor '{stem}.weight' is multiplied with numbers that are not finite on the calibration text"
         )
-    more = damp * np.mean(np.diag(h))
+    squares = np.diag(h).copy()
+    more = damp * np.mean(squares)
     for _ in range(4):
+        np.fill_diagonal(h, squares + more)
         try:
-            inverse = np.linalg.inv(h + more * np.eye(len(h)))
-            return np.linalg.cholesky((inverse + inverse.T) / 2).T.astype(np.float32)
+            factor = np.linalg.cholesky(h[::-1, ::-1])[::-1, ::-1]
         except np.linalg.LinAlgError:
             more *= 10
+            continue
+        del h
+        factor = np.ascontiguousarray(factor)
+        _invert(factor)
+        return factor.astype(np.float32)
     raise CheckpointError(
         f"tensor '{stem}.weight': what it is multiplied with on the calibration text gives no inverse: raise "
         "--damp, or give a longer text"
     )
+
+
+def _invert(upper: F64Array) -> None:
+    """An upper triangular matrix in its place, by halves."""
+    middle = len(upper) // 2
+    if middle < _BLOCK // 2:
+        upper[:] = np.linalg.inv(upper)
+        return
+    first, last = upper[:middle, :middle], upper[middle:, middle:]
+    _invert(first)
+    _invert(last)
+    upper[:middle, middle:] = -(first @ upper[:middle, middle:]) @ last
 
 
 WRITER = Gptq()

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from octavo.kernels.weight import F32Array
-from octavo.quant.making.int8 import METHOD
+from octavo.quant.making.eetq import METHOD
 from octavo.quant.schemes.bitsandbytes import settings_of
 from octavo.quant.writer import Choice, Limits, Met, Tensors
 
