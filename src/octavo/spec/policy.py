@@ -234,7 +234,8 @@ class Auto:
         first ones of each. What is expected of them is taken less its standard error. The errors of one row's
         tokens are of one kind, and add up; those of several rows are independent.
         """
-        rate = load.sampled / self.costs.seconds(load)
+        plain_s, plain_error = self.costs.known(load)
+        rate = load.sampled / plain_s
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
         least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
@@ -248,10 +249,10 @@ class Auto:
             pairs += positions[row] + length
             tokens += chance
             step = Load(load.tokens + count, load.sampled + count, pairs)
-            seconds = self.costs.seconds(step) + spending.add(length)
-            doubt = GAIN + self.costs.error(step) + self.costs.error(load)
+            seconds, doubt = self.costs.known(step)
+            seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
-            if sure / seconds > max(best_rate, rate * (1 + doubt)):
+            if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
                 best, best_rate, gained = count, sure / seconds, sure / rate - seconds
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
