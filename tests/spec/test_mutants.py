@@ -259,7 +259,7 @@ CASES: Cases = {
             ("state.ahead * min(steps / FORGOTTEN, 1.0)", "state.ahead * steps / FORGOTTEN"),
             ("CREDIT * self._asking_s) - asking_s", "CREDIT * self._asking_s)"),
             ("min(self._to_ask, CREDIT * self._asking_s)", "self._to_ask"),
-            ("        self._to_ask += gained\n", ""),
+            ("        self._to_ask += PAID * gained\n", ""),
             ("/ earned), RESTS)", "/ earned), 9999)"),
             ("max(self._to_ask + earned * (steps + 1), 0.0)", "self._to_ask + earned * (steps + 1)"),
             ("min(skips, default=0)", "max(skips, default=0)"),

@@ -171,7 +171,7 @@ class Speculation:
         if drafts := self._proposer.propose(asked) if asked else {}:
             self._offer(self.policy.choose(drafts, known, load), result)
         self.asking_s = time.perf_counter() - begin
-        if not result.drafts:
+        if going and not result.drafts:
             self._rests_until = result.step_id + 1 + self.policy.rest(load, self.asking_s)
         return result
 

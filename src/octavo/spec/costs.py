@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens and of sampled rows worth measuring at start: both sides of steps of tiles and heads."""
@@ -34,9 +34,10 @@ OUTLIER, FIRST_OUTLIER = 0.3, 0.7
 """Logarithms: what a single step says beyond it is noise. The FAST first ones of a size may say more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What a step computes.
+
+    (A tuple, because a choice makes one for each number of tokens.)
 
     Attributes:
         tokens: that it computes, of prompts too.

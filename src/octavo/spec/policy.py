@@ -15,10 +15,10 @@ nothing, and the next one the whole head. Where the best rate is not above that 
 may be chance, nothing is verified. But a table that was measured in a bad moment must not have the last
 word: a small share of the time is spent on verifying all the same, which measures what that costs now.
 
-Asking for drafts takes time of the host, row by row, whether or not anything is verified then. What drafts
-gain pays for that, and a small share of all time. Where both are used up the policy rests: for some steps
-nobody is asked, and nobody is told anything, so that these steps take as long as those of an engine without
-drafts.
+Asking for drafts takes time of the host, row by row, whether or not anything is verified then. A part of what
+drafts gain pays for that, and a small share of all time. Where both are used up the policy rests: for some
+steps nobody is asked, and nobody is told anything, so that these steps take as long as those of an engine
+without drafts.
 
 Times decide, so two runs may choose differently. What is generated does not depend on it: a draft is kept
 only as far as plain decoding would have drawn it.
@@ -45,6 +45,8 @@ SELDOM = 8
 """Steps between two drafts of such a row at most."""
 ASKED = 0.005
 """Share of the time that may go into asking for drafts where they gain nothing."""
+PAID = 0.5
+"""Share of what drafts are expected to gain that may go into asking for more."""
 CREDIT = 16
 """Steps whose asking may be paid for in advance: by what drafts have gained, and when an engine begins."""
 RESTS = 32
@@ -212,7 +214,7 @@ class Auto:
             chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
         chances = self._weighed(chances, load)
         best, lost, at, gained = self._best(chances, positions, load)
-        self._to_ask += gained
+        self._to_ask += PAID * gained
         verified = {row for _, _, row in chances[:best]}
         for row in drafts:
             self._note(self._rows[row], row in verified)
