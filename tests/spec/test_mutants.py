@@ -167,6 +167,18 @@ def what_drafts_gain_pays_for_asking(module: Any) -> None:
     assert auto.rest(Load(1, 1, 10), 1.0) > 0
 
 
+def who_enters_is_asked_for(module: Any) -> None:
+    """A few times, though nothing was gained: of two rows half as often."""
+    auto = module.Auto(CostTable({1: 1.0, 256: 256.0}))
+    auto.start(0, 8)
+    auto.rest(Load(1, 1, 10), 0.08)
+    auto._to_ask = 0.0
+    auto.start(1, 8)
+    rests = [auto.rest(Load(2, 2, 20), 0.08) for _ in range(3)]
+    assert rests[:2] == [0, 0]
+    assert rests[2] > 0
+
+
 def rows_whose_turn_comes_later_rest(module: Any) -> None:
     auto = module.Auto(CostTable({1: 1.0, 256: 256.0}))
     for row, skip in ((0, 5), (1, 3)):
@@ -246,6 +258,7 @@ CASES: Cases = {
             rows_that_are_ahead_are_worth_less,
             asking_takes_a_small_share_of_the_time,
             what_drafts_gain_pays_for_asking,
+            who_enters_is_asked_for,
             rows_whose_turn_comes_later_rest,
         ],
         [
@@ -262,6 +275,8 @@ CASES: Cases = {
             ("        self._to_ask += PAID * gained\n", ""),
             ("/ earned), RESTS)", "/ earned), 9999)"),
             ("max(self._to_ask + earned * (steps + 1), 0.0)", "self._to_ask + earned * (steps + 1)"),
+            ("        self._to_ask += FIRST * self._asking_s / len(self._rows)\n", ""),
+            ("self._asking_s / len(self._rows)", "self._asking_s"),
             ("min(skips, default=0)", "max(skips, default=0)"),
             ("            state.skip = max(state.skip - steps, 0)\n", "            pass\n"),
             ("if state.most > 0]", "]"),

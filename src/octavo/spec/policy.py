@@ -49,6 +49,8 @@ PAID = 0.5
 """Share of what drafts are expected to gain that may go into asking for more."""
 CREDIT = 16
 """Steps whose asking may be paid for in advance: by what drafts have gained, and when an engine begins."""
+FIRST = 4
+"""Steps in which a row that enters may be asked for, whatever drafts have gained before."""
 RESTS = 32
 """Steps of a rest at most."""
 AHEAD = 18.0
@@ -169,6 +171,7 @@ class Auto:
 
     def start(self, row: int, most: int) -> None:
         self._rows[row] = _Asked(most, ahead=self._usual())
+        self._to_ask += FIRST * self._asking_s / len(self._rows)
         self.acceptance.start(row)
 
     def remove(self, row: int) -> None:
