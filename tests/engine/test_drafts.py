@@ -92,8 +92,7 @@ class Side:
 
 def drop_all_drafts(scheduler: Scheduler) -> None:
     """It is told of drafts and waits for them, and verifies none."""
-    drafts = scheduler.drafts
-    drafts.verify = lambda step, kv, first: drafts.waiting.clear()  # type: ignore[method-assign]
+    scheduler.drafts.propose = lambda request, result, row: None  # type: ignore[method-assign]
 
 
 @pytest.mark.parametrize("depth", [1, 2])
@@ -127,6 +126,28 @@ def test_drafts_that_are_rejected_change_nothing(depth: int) -> None:
         drafts, preempted = drafts + drafted.drafts, preempted + plain.preempted[-1]
     assert drafts > 2000
     assert preempted > 20
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_the_short_way_plans_what_the_long_one_plans(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where all drafts fit into pages that their rows have, no plan is built piece by piece."""
+    joined: list[int] = []
+    join, drafted = Drafts.join, 0
+
+    def counted(self: Drafts, flight: Any) -> None:
+        joined.append(len(self.waiting))
+        join(self, flight)
+
+    monkeypatch.setattr(Drafts, "join", counted)
+    for seed in range(40):
+        options: dict[str, Any] = {"depth": depth, "max_sampled_rows": (0, 8)[seed % 2]}
+        short = Side(seed, some_drafts(1 + seed % 5), **options).run()
+        with monkeypatch.context() as patch:
+            patch.setattr(Drafts, "fits", lambda *_: False)
+            long = Side(seed, some_drafts(1 + seed % 5), **options).run()
+        assert short.h.executor.plans == long.h.executor.plans, seed
+        drafted += sum(any(step.drafts for step in plan.steps) for plan in short.h.executor.plans)
+    assert drafted / 5 < len(joined) < drafted
 
 
 ROOMY: dict[str, Any] = {

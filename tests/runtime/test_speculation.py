@@ -18,6 +18,7 @@ from octavo.params import BeamSearchParams, SamplingParams
 from octavo.params.drafts import Draft
 from octavo.params.speculative import SpeculativeParams
 from octavo.runtime import speculation
+from octavo.runtime.runner import Done
 from octavo.runtime.speculation import OverlappedSpeculation, SpeculatingRunner, Speculation
 from octavo.spec.costs import Load
 from octavo.spec.policy import Fixed
@@ -266,16 +267,139 @@ def test_of_a_row_that_has_gone_to_another_nothing_is_told() -> None:
             told.append((row, list(tokens)))
 
     made = speculation.Speculation(Told(Random(0), 9), Fixed(), 4, 9)
+    states: Any = SimpleNamespace(length=np.array([3]), tokens=np.array([[3, 4, 5]]))
+    made.attach(states, states)
     new = NewRow(0, "a", (1, 2), 2, GREEDY, 0, 0)
     made.start(new)
     plan = StepPlan(1, (), (new,), (RowStep(0, 0, 2, (0,), True),))
-    rows = made.drawing(plan)
+    done = Done(StepResult(1, {0: (SampledToken(5),)}, {}))
+    late = made.following(plan, done)
     made.start(NewRow(0, "b", (3, 4), 2, GREEDY, 0, 0))
-    result = StepResult(1, {0: (SampledToken(5),)}, {})
-    made.follow(rows, result, np.array([3]))
+    late.result()
     assert told == []
-    made.follow(made.drawing(plan), result, np.array([3]))
+    made.following(plan, done).result()
     assert told == [(0, [5])]
+
+
+# --- rests ------------------------------------------------------------------------------------------------
+
+
+class Rests(Fixed):
+    """Asks for drafts after one step in so many, and keeps none of them, or all."""
+
+    def __init__(self, one_in: int, verifies: bool) -> None:
+        super().__init__()
+        self._one_in, self._verifies = one_in, verifies
+        self.observed: list[tuple[int, int]] = []  # (tokens, steps)
+
+    def choose(self, drafts: Any, positions: Any, load: Load) -> dict[int, Draft]:
+        return super().choose(drafts, positions, load) if self._verifies else {}
+
+    def rest(self, load: Load, asking_s: float) -> int:
+        assert asking_s > 0
+        return self._one_in - 1
+
+    def observe(self, row: int, tokens: Any, steps: int = 1) -> None:
+        self.observed.append((len(tokens), steps))
+
+
+class Heard(Scripted):
+    """Counts what it is asked and told.
+
+    Attributes:
+        asked, told: calls of propose() and observe(). removed: what it knew of rows that left.
+    """
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.asked = self.told = 0
+        self.removed: list[list[int]] = []
+
+    def propose(self, most: Any) -> dict[int, Draft]:
+        self.asked += 1
+        return super().propose(most)
+
+    def observe(self, row: int, tokens: Any) -> None:
+        self.told += 1
+        super().observe(row, tokens)
+
+    def remove(self, row: int) -> None:
+        self.removed.append(self.rows[row])
+        super().remove(row)
+
+
+def resting(folder: Path, one_in: int, verifies: bool, **options: Any) -> tuple[Any, Heard, Rests]:
+    """An engine whose proposer rests."""
+    proposer, policy = Heard(Random(0), VOCAB_SIZE), Rests(one_in, verifies)
+    core = tiny_engine(folder, speculate=(proposer, 4), max_sampled_rows=40, **options)
+    runner: Any = core._executor
+    runner._speculation.policy = policy
+    return core, proposer, policy
+
+
+@pytest.mark.parametrize("depth", [1, 2])
+def test_in_a_rest_nobody_is_asked_or_told_anything(folder: Path, depth: int) -> None:
+    """And what was said meanwhile is told in one go when it is over, or the row leaves."""
+    late = {"depth": 2, "late": Queue()} if depth == 2 else {}
+    core, proposer, policy = resting(folder, 6, False, **late)
+    wanted = run(tiny_engine(folder), PROMPT, GREEDY)
+    follow, followed = core._executor._speculation.follow, list[int]()
+    core._executor._speculation.follow = lambda rows, result: (
+        followed.append(result.step_id) or follow(rows, result)
+    )
+    assert run(core, PROMPT, GREEDY) == wanted
+    run(core, PROMPT, GREEDY.replace(max_tokens=1))  # whose plan names the row that is free now
+    answer = wanted[0][0]
+    assert proposer.asked == 1 + 24 // 6, "once an answer of one token, and of the others one in six"
+    assert proposer.told == proposer.asked + 1, "and when the row left"
+    assert proposer.removed[0][: len(PROMPT) + 24] == [*PROMPT, *answer]
+    assert [pair for pair in policy.observed if pair[0] != pair[1]] == [], "a token a step"
+    assert policy.observed[:3] == [(1, 1), (6, 6), (6, 6)]
+    assert len(followed) <= proposer.asked + (depth == 2) * proposer.asked, "others have the runner's own handle"
+
+
+def test_a_rest_begins_where_nothing_is_verified(folder: Path) -> None:
+    """Whoever verifies is followed: several tokens of a step are its own."""
+    core, proposer, policy = resting(folder, 6, True)
+    proposer.texts = [[*PROMPT, *run(tiny_engine(folder), PROMPT, GREEDY)[0][0]]]
+    assert run(core, PROMPT, GREEDY) == run(tiny_engine(folder), PROMPT, GREEDY)
+    assert core.stats().drafts.accepted_tokens > 3
+    assert all(steps in (1, tokens) for tokens, steps in policy.observed)
+    assert any(steps == 1 < tokens for tokens, steps in policy.observed)
+
+
+def test_who_enters_ends_a_rest(folder: Path) -> None:
+    core, proposer, _ = resting(folder, 1000, False)
+    for count in (1, 2, 3):
+        run(core, PROMPT, GREEDY)
+        assert proposer.asked == count
+
+
+def test_what_was_said_in_a_rest_goes_with_a_reset(folder: Path) -> None:
+    """The proposer is told of it before, so that it is not for others afterwards."""
+    core, proposer, _ = resting(folder, 1000, False)
+    core.add_request("a", PROMPT, GREEDY)
+    for _ in range(10):
+        core.step()
+    assert len(proposer.rows[0]) < len(PROMPT) + 9
+    core._executor._speculation.reset()
+    assert len(proposer.rows[0]) == len(PROMPT) + 10
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_crowds_whose_proposers_rest_say_what_each_says_alone(
+    folder: Path, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows come, go and are preempted in the midst of rests."""
+    draw = Random(7)
+    monkeypatch.setattr(Fixed, "rest", lambda self, load, asking_s: draw.randrange(4))
+    crowds = (
+        crowd for seed in range(20)
+        for crowd in drafted_crowds(folder, range(seed, seed + 1), **({"late": Queue()} if late else {}))
+    )  # fmt: skip
+    found = happened(crowds)
+    assert min(found["drafted tokens accepted"], found["drafted tokens rejected"]) > 20
+    assert found["compared"] > 10
 
 
 # --- mistakes, made on purpose ----------------------------------------------------------------------------

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from octavo.config.scheduler import SchedulerConfig
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.request import Request
 from octavo.engine.scheduler import DraftBook
-from octavo.engine.step_builder import StepBuilder
+from octavo.engine.step_builder import InFlight, StepBuilder
 from octavo.engine.step_plan import RowStep, StepResult
 
 SPARE = 32
@@ -28,6 +29,22 @@ class Drafts(DraftBook):
         most = request.max_total_tokens - len(request.token_ids) - 1
         if tokens := result.drafts.get(row, ())[:most]:
             self.waiting[request] = tokens, result.parents.get(row, ())[:most]
+
+    def fits(self, running: Sequence[Request], config: SchedulerConfig, budget: int) -> bool:
+        left = min(budget, config.max_sampled_rows or budget) - len(running)
+        for request, (tokens, _) in self.waiting.items():
+            left -= len(tokens)
+            end = request.kv.num_scheduled_tokens + 1 + len(tokens)
+            if end > len(request.kv.page_table) * config.page_size:
+                return False
+        return left >= 0
+
+    def join(self, flight: InFlight) -> None:
+        for request, step in zip(flight.requests, flight.plan.steps, strict=True):
+            step.drafts, step.parents = self.waiting.get(request, ((), ()))
+            step.count += len(step.drafts)
+            request.kv.num_scheduled_tokens += len(step.drafts)
+        self.waiting.clear()
 
     def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
         """Add drafts to the rows that draw a token in this step, as far as there is room for them.

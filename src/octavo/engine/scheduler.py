@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.config.scheduler import MAX_IN_FLIGHT, SchedulerConfig
@@ -33,6 +34,13 @@ class DraftBook:
 
     def propose(self, request: Request, result: StepResult, row: int) -> None:
         """Keep what a result proposes for a request, of which nothing is in flight."""
+
+    def fits(self, running: Sequence[Request], config: SchedulerConfig, budget: int) -> bool:
+        """Whether a step of one token for each of these has room for all that is kept, in pages that it has."""
+        return False
+
+    def join(self, flight: InFlight) -> None:
+        """Add all that is kept to such a step."""
 
     def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
         """Add what is kept to the rows that draw a token in this step; row `first`, counted round, begins."""
@@ -141,9 +149,12 @@ class Scheduler:
         if self._proposing and self._in_flight:
             return None
         running, entering, flight = self.running, self.waiting and self._free_rows, None
-        plain = running and not entering and not self.drafts.waiting
-        if plain and len(running) <= self.budget.tokens(len(running)):
+        budget = self.budget.tokens(len(running)) if running and not entering else 0
+        drafts = self.drafts if self.drafts.waiting else None
+        if 0 < len(running) <= budget and (drafts is None or drafts.fits(running, self.config, budget)):
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
+            if flight is not None and drafts is not None:
+                drafts.join(flight)
         flight = flight or self._any_step(now)
         if flight is None:
             return None

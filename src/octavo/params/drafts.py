@@ -15,6 +15,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 
+_CHAIN = tuple(range(-1, 64))
+
+
+def _chained(count: int) -> tuple[int, ...]:
+    """Parents of a chain of so many tokens."""
+    return _CHAIN[:count] if count <= len(_CHAIN) else tuple(range(-1, count - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Draft:
     """Drafted tokens of one row. Draft i is node i + 1; node 0 is the row's last known token.
@@ -38,6 +46,8 @@ class Draft:
     q: Any = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if self.parents == _chained(len(self.tokens)):  # as most are
+            return
         if len(self.tokens) != len(self.parents):
             raise ValueError("a draft needs one parent per token")
         if any(not -1 <= parent < child for child, parent in enumerate(self.parents)):
@@ -47,12 +57,12 @@ class Draft:
 
     @classmethod
     def chain(cls, tokens: Sequence[int], support: int = 0) -> Draft:
-        return cls(tuple(tokens), tuple(range(-1, len(tokens) - 1)), support)
+        return cls(tuple(tokens), _chained(len(tokens)), support)
 
     @property
     def is_chain(self) -> bool:
         """Whether every token hangs on the one before it."""
-        return all(parent == child - 1 for child, parent in enumerate(self.parents))
+        return self.parents == _chained(len(self.parents))
 
     def first(self, count: int) -> Draft:
         """Its first `count` tokens, which are a draft themselves: parents come before their children."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from octavo.engine.step_plan import StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.runtime.model_drafts import ModelDrafts
 from octavo.runtime.speculation import Speculation
-from octavo.runtime.states import I64, RequestStates
+from octavo.runtime.states import RequestStates
 from octavo.sampling.sampling_rows import SamplingRows
 from octavo.spec.ahead import Ahead
 from octavo.spec.costs import COUNTS, CostTable, Load
@@ -37,21 +37,21 @@ class ModelSpeculation(Speculation):
         self.activation_bytes = drafts.activation_bytes
 
     def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
+        super().attach(states, samplings)
         self.drafts.attach(states, samplings, self._vocab_size)
 
     def follow_pages(self, plan: StepPlan) -> None:
         self.drafts.follow(plan)
 
-    def _asked(self, going: Sequence[int], result: StepResult, lengths: I64) -> dict[int, int]:
+    def _asked(self, going: Sequence[int], known: Mapping[int, int], load: Load) -> dict[int, int]:
         policy = self.policy
         if not isinstance(policy, Ahead):
             return policy.wanted(going)
         if rows := self.drafts.last_rows:  # what the drafts before have taken
             policy.drafted(rows, self.drafts.last_seconds)
             self.drafts.last_rows = 0
-        known = {row: lengths.item(row) for row in result.tokens}
         lacks = {row: known[row] - self.drafts.written(row, known[row]) for row in going}
-        policy.foresee(known, lacks, Load(len(known), len(known), sum(known.values())))
+        policy.foresee(known, lacks, load)
         return policy.wanted(going)
 
 

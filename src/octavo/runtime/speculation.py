@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -24,7 +25,7 @@ from octavo.runtime.overlap import OverlappedRunner, finished
 from octavo.runtime.prompt_logprobs import ByRow
 from octavo.runtime.rejecting import RejectingDraws
 from octavo.runtime.runner import Done
-from octavo.runtime.states import I64, RequestStates
+from octavo.runtime.states import RequestStates
 from octavo.runtime.vectors import Vector
 from octavo.sampling.device import read
 from octavo.sampling.native import ERRORS
@@ -42,8 +43,11 @@ a plan. It is told of every step with drafts."""
 IDLE = 1.5
 
 
+@dataclass(slots=True, eq=False)
 class Occupant:
-    """A request, in its row, that may have drafts."""
+    """A request, in its row, that may have drafts. told: how many of its tokens proposer and policy know."""
+
+    told: int
 
 
 class Speculation:
@@ -61,6 +65,7 @@ class Speculation:
     Attributes:
         activation_bytes: of buffers that drafting takes beside the runner's.
         drawn_from: row -> Draft.q of its latest draft, where that was drawn.
+        asking_s: seconds that asking for drafts took after the latest step.
     """
 
     activation_bytes = 0
@@ -72,33 +77,58 @@ class Speculation:
         self.rejecting = rejecting
         self.drawn_from: dict[int, Any] = {}
         self._rows: dict[int, Occupant] = {}
+        self._states: RequestStates
+        self._rests_until = 0  # the first step after which proposers are asked again
+        self.asking_s = 0.0
 
     def attach(self, states: RequestStates, samplings: SamplingRows) -> None:
-        """A runner has made its rows. What drafts from them is told of these (model_drafts.py)."""
+        """A runner has made its rows. Once, before anything else."""
+        self._states = states
 
     def follow_pages(self, plan: StepPlan) -> None:
         """The plan is about to move pages. Who keeps something in them is told."""
 
     def start(self, new: NewRow) -> None:
-        """A request enters a row."""
-        self.remove(new.row)
+        """A request enters a row, which was free; whoever was in it is gone without a word."""
+        self._leave(new.row)
         try:
             wanted = SpeculativeParams.of(new.params.speculative)
         except InvalidRequestError:  # of a caller of the core, who is not worth a failed step
             return
         most = self._most if wanted.k is None else min(wanted.k, self._most)
         if most > 0 and speculates(new.params):
-            self._rows[new.row] = Occupant()
+            self._rows[new.row] = Occupant(len(new.token_ids))
+            self._rests_until = 0
             begin = Begin(new.token_ids, new.num_prompt_tokens, wanted.ids, new.namespace)
             self._proposer.start(new.row, begin)
             self.policy.start(new.row, most)
 
     def remove(self, row: int) -> None:
-        """The row's request is gone, if it had any."""
+        """The row's request is gone, if it had any. Its tokens are still there."""
+        if (occupant := self._rows.get(row)) is not None:
+            self._catch_up(row, occupant)
+            self._leave(row)
+
+    def _leave(self, row: int) -> None:
         if self._rows.pop(row, None) is not None:
             self._proposer.remove(row)
             self.policy.remove(row)
             self.drawn_from.pop(row, None)
+
+    def _catch_up(self, row: int, occupant: Occupant, drawn: Sequence[int] = ()) -> None:
+        """Tell of the row's tokens since they were told last. drawn: the latest ones, of one step; the others
+        came one by one while proposers rested."""
+        length = self._states.length.item(row)
+        missed = length - occupant.told
+        if missed <= 0:
+            return
+        tokens, steps = drawn, 1
+        if missed != len(drawn):
+            tokens = self._states.tokens[row, occupant.told : length].tolist()
+            steps = missed - max(len(drawn) - 1, 0)
+        occupant.told = length
+        self._proposer.observe(row, tokens)
+        self.policy.observe(row, tokens, steps)
 
     def took(self, load: Load, computed: float, whole: float) -> None:
         """A step has taken so long, and so long until the next one began: drafts ask more of the host, too.
@@ -107,34 +137,47 @@ class Speculation:
         """
         self.policy.took(load, whole if whole < IDLE * computed else computed)
 
-    def drawing(self, plan: StepPlan) -> dict[int, Occupant]:
-        """The rows that draw in this step, as they are now, and may have drafts after it."""
-        rows = self._rows
-        return {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
+    def following(self, plan: StepPlan, handle: Handle) -> Handle:
+        """The handle of this step whose result brings drafts, unless proposers rest or no row may have any.
 
-    def follow(self, rows: Mapping[int, Occupant], result: StepResult, lengths: I64) -> StepResult:
+        A step of a rest costs what one without drafts costs: not even its tokens are looked at.
+        """
+        self.asking_s = 0.0
+        if plan.step_id < self._rests_until:
+            return handle
+        rows = self._rows
+        drawing = {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
+        return Followed(handle, partial(self.follow, drawing)) if drawing else handle
+
+    def follow(self, rows: Mapping[int, Occupant], result: StepResult) -> StepResult:
         """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
 
         Args:
-            rows: of drawing(), when the step was submitted; some may be other requests' by now.
-            lengths: tokens known of each row.
+            rows: those that drew in the step, when it was submitted; some may be other requests' by now.
         """
-        going: list[int] = []
+        if result.step_id < self._rests_until:  # since it was submitted a rest has begun
+            return result
+        begin, going = time.perf_counter(), list[int]()
         for row, occupant in rows.items():
             drawn = result.tokens.get(row, ())
             if drawn and self._rows.get(row) is occupant:
-                tokens = [token.token_id for token in drawn]
-                self._proposer.observe(row, tokens)
-                self.policy.observe(row, tokens)
+                self._catch_up(row, occupant, [token.token_id for token in drawn])
                 going.append(row)
-        asked = self._asked(going, result, lengths)
-        drafts = self._proposer.propose(asked) if asked else {}
-        if not drafts:
-            return result
         # (An array's elements one by one: its own operations cost more for the few rows of most steps.)
+        lengths = self._states.length
         known = {row: lengths.item(row) for row in result.tokens}
         load = Load(len(known), len(known), sum(known.values()))
-        for row, draft in self.policy.choose(drafts, known, load).items():
+        asked = self._asked(going, known, load)
+        if drafts := self._proposer.propose(asked) if asked else {}:
+            self._offer(self.policy.choose(drafts, known, load), result)
+        self.asking_s = time.perf_counter() - begin
+        if going and not result.drafts:
+            self._rests_until = result.step_id + 1 + self.policy.rest(load, self.asking_s)
+        return result
+
+    def _offer(self, drafts: Mapping[int, Draft], result: StepResult) -> None:
+        """Add drafts to a result."""
+        for row, draft in drafts.items():
             if min(draft.tokens) < 0 or max(draft.tokens) >= self._vocab_size:
                 draft = self._known_words(draft)
             result.drafts[row] = draft.tokens
@@ -142,10 +185,13 @@ class Speculation:
                 result.parents[row] = draft.parents
             if draft.q is not None:
                 self.drawn_from[row] = draft.q
-        return result
 
-    def _asked(self, going: Sequence[int], result: StepResult, lengths: I64) -> dict[int, int]:
-        """Rows whose proposer is to be asked now -> tokens that a draft may have."""
+    def _asked(self, going: Sequence[int], known: Mapping[int, int], load: Load) -> dict[int, int]:
+        """Rows whose proposer is to be asked now -> tokens that a draft may have.
+
+        Args:
+            known: tokens known of each row that drew. load: of the next step if it verifies nothing.
+        """
         return self.policy.wanted(going)
 
     def _known_words(self, draft: Draft) -> Draft:
@@ -154,6 +200,8 @@ class Speculation:
 
     def reset(self) -> None:
         """Forget what requests before have left with the proposer."""
+        for row, occupant in self._rows.items():
+            self._catch_up(row, occupant)
         self._proposer.reset()
 
 
@@ -173,9 +221,7 @@ class SpeculatingRunner(ModelRunner):
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
         self._speculation = speculation
-        self._untold: list[
-            tuple[Load, float, float]
-        ] = []  # a step's begin and end; told when the next begins
+        self._untold: tuple[Load, float, float, bool] | None = None  # a step; told of when the next begins
         speculation.attach(self._states, self._samplings)
 
     @property
@@ -183,10 +229,7 @@ class SpeculatingRunner(ModelRunner):
         return super().activation_bytes + self._speculation.activation_bytes
 
     def submit(self, plan: StepPlan) -> Handle:
-        handle = super().submit(plan)
-        rows, follow = self._speculation.drawing(plan), self._speculation.follow
-        lengths = self._states.length
-        return Followed(handle, lambda result: follow(rows, result, lengths)) if rows else handle
+        return self._speculation.following(plan, super().submit(plan))
 
     def _begin(self, plan: StepPlan) -> None:
         self._speculation.follow_pages(plan)
@@ -202,13 +245,15 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         begin = time.perf_counter()
-        for load, began, ended in self._untold:
-            self._speculation.took(load, ended - began, begin - began)
-        self._untold.clear()
+        if self._untold is not None:  # a step that has verified nothing need not have been followed by asking
+            load, began, ended, verified = self._untold
+            other = 0.0 if verified else self._speculation.asking_s
+            self._speculation.took(load, ended - began, begin - began - other)
+            self._untold = None
         drafted = any(step.drafts for step in steps)
         result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
         if drafted or step_id % TOLD_ONE_IN == 0:
-            self._untold.append((Load(*counted(steps)), begin, time.perf_counter()))
+            self._untold = Load(*counted(steps)), begin, time.perf_counter(), drafted
         return result
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:

@@ -62,19 +62,28 @@ class FollowedDraft:
         self.draft = draft
         self.hits = [False] * len(draft.tokens)
         self._node = -1
-        self._children = {
-            key: index for index, key in enumerate(zip(draft.parents, draft.tokens, strict=True))
-        }
+        self._children: dict[tuple[int, int], int] | None = None  # of a tree; a chain's are in its tokens
+        if not draft.is_chain:
+            self._children = {
+                key: index for index, key in enumerate(zip(draft.parents, draft.tokens, strict=True))
+            }
 
     def follow(self, tokens: Sequence[int]) -> bool:
         """Go on along these tokens. Returns whether it is known now which of the draft's are right."""
         for token in tokens:
-            child = self._children.get((self._node, token))
+            child = self._child(token)
             if child is None:
                 return True
             self.hits[child] = True
             self._node = child
         return all(parent != self._node for parent in self.draft.parents)
+
+    def _child(self, token: int) -> int | None:
+        """The node's child that is this token; None: it has none."""
+        if self._children is not None:
+            return self._children.get((self._node, token))
+        child, tokens = self._node + 1, self.draft.tokens
+        return child if child < len(tokens) and tokens[child] == token else None
 
 
 class Acceptance:

@@ -66,9 +66,9 @@ class Ahead(Auto):
         """
         self._known, self._lacks, self._load = known, lacks, load
 
-    def _rests(self) -> bool:
-        """Never: asking is choosing here, and only who drafts learns."""
-        return False
+    def rest(self, load: Load, asking_s: float) -> int:
+        """Steps in which no row's turn comes. What drafting takes is weighed beforehand."""
+        return super().rest(load, 0.0)
 
     def wanted(self, rows: Iterable[int]) -> dict[int, int]:
         most = super().wanted(rows)
@@ -80,7 +80,7 @@ class Ahead(Auto):
             if self._pays_to_begin(row, sum(means)):
                 chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
         chances = self._weighed(chances, self._load)
-        best, lost, at = self._best(chances, self._known, self._load)
+        best, lost, at, _ = self._best(chances, self._known, self._load)
         drafted = {row for _, _, row in chances[:best]}
         for row in most:
             self._note(self._rows[row], row in drafted)

@@ -18,8 +18,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
+from typing import NamedTuple
 
 COUNTS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 24, 32, 33, 48, 64, 96, 128, 192, 256)
 """Numbers of tokens and of sampled rows worth measuring at start: both sides of steps of tiles and heads."""
@@ -33,9 +34,10 @@ OUTLIER, FIRST_OUTLIER = 0.3, 0.7
 """Logarithms: what a single step says beyond it is noise. The FAST first ones of a size may say more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(NamedTuple):
     """What a step computes.
+
+    (A tuple, because a choice makes one for each number of tokens.)
 
     Attributes:
         tokens: that it computes, of prompts too.
@@ -84,17 +86,21 @@ class CostTable:
 
     def seconds(self, load: Load) -> float:
         """Seconds as they are now."""
-        size = self._sizes.get(_size(load))
-        differs = 0.0 if size is None else size.mean * size.left(self._step)
-        return self.measured_at_start(load) * math.exp(self._drift + differs)
+        return self.known(load)[0]
 
     def error(self, load: Load) -> float:
-        """How far, relatively, seconds() may be off for steps of this size: their mean's standard error.
+        """How far, relatively, seconds() may be off for steps of this size."""
+        return self.known(load)[1]
 
-        What was measured at start counts as FAST steps.
-        """
-        size = self._sizes.get(_size(load))
-        return 0.0 if size is None else size.spread / math.sqrt(min(size.count, SLOW) + FAST)
+    def known(self, load: Load) -> tuple[float, float]:
+        """(seconds(), error()). The error is the standard error of the size's mean; what was measured at start
+        counts as FAST steps."""
+        seconds, size = self.measured_at_start(load), self._sizes.get(_size(load))
+        if size is None:
+            return seconds * math.exp(self._drift), 0.0
+        differs = size.mean * size.left(self._step)
+        error = size.spread / math.sqrt(min(size.count, SLOW) + FAST)
+        return seconds * math.exp(self._drift + differs), error
 
     def observe(self, load: Load, seconds: float) -> None:
         """A step has taken so long; a time of 0 is unknown."""
@@ -127,8 +133,15 @@ class _Curve:
         self._counts = sorted(points)
         least = accumulate((points[count] for count in reversed(self._counts)), min)
         self._values = list(least)[::-1]
+        self._known: dict[int, float] = {}  # of counts that were asked for: at most as many as a step has tokens
 
     def __call__(self, count: int) -> float:
+        value = self._known.get(count)
+        if value is None:
+            value = self._known[count] = self._at(count)
+        return value
+
+    def _at(self, count: int) -> float:
         counts, values = self._counts, self._values
         at = bisect_left(counts, count)
         if at < len(counts) and counts[at] == count:
@@ -146,6 +159,7 @@ def _size(load: Load) -> tuple[int, int]:
     return bucket(load.tokens), bucket(load.sampled)
 
 
+@lru_cache(maxsize=1024)
 def bucket(count: int) -> int:
     """1, 2, 3 and 4 alone, then by half octaves: 5 and 6, 7 and 8, 9 to 12, 13 to 16, ..."""
     return count if count <= 4 else 4 + math.ceil(2 * math.log2(count / 4) - 1e-9)

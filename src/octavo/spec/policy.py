@@ -15,6 +15,11 @@ nothing, and the next one the whole head. Where the best rate is not above that 
 may be chance, nothing is verified. But a table that was measured in a bad moment must not have the last
 word: a small share of the time is spent on verifying all the same, which measures what that costs now.
 
+Asking for drafts takes time of the host, row by row, whether or not anything is verified then. A part of what
+drafts gain pays for that, and a small share of all time. Where both are used up the policy rests: for some
+steps nobody is asked, and nobody is told anything, so that these steps take as long as those of an engine
+without drafts.
+
 Times decide, so two runs may choose differently. What is generated does not depend on it: a draft is kept
 only as far as plain decoding would have drawn it.
 """
@@ -28,7 +33,7 @@ from typing import Protocol
 
 from octavo.params.drafts import Draft
 from octavo.spec.acceptance import Acceptance
-from octavo.spec.costs import CostTable, Load, bucket
+from octavo.spec.costs import CostTable, Load
 
 GAIN = 0.02
 """A gain below this share is not worth the risk of being wrong."""
@@ -38,8 +43,16 @@ FAILED = 8
 """Drafts in a row of which none was worth verifying, after which a row is asked less often."""
 SELDOM = 8
 """Steps between two drafts of such a row at most."""
-SELDOM_ALL = 16
-"""Steps between two in which anybody is asked, at most, where nothing would pay for as many rows."""
+ASKED = 0.005
+"""Share of the time that may go into asking for drafts where they gain nothing."""
+PAID = 0.5
+"""Share of what drafts are expected to gain that may go into asking for more."""
+CREDIT = 16
+"""Steps whose asking may be paid for in advance: by what drafts have gained, and when an engine begins."""
+FIRST = 4
+"""Steps in which a row that enters may be asked for, whatever drafts have gained before."""
+RESTS = 32
+"""Steps of a rest at most."""
 AHEAD = 18.0
 """So many tokens ahead of the average row, a row's next ones are worth e times less, beyond what it adds."""
 FORGOTTEN = 64
@@ -71,12 +84,21 @@ class Policy(Protocol):
         """
         ...
 
-    def observe(self, row: int, tokens: Sequence[int]) -> None:
-        """The row has got these tokens."""
+    def rest(self, load: Load, asking_s: float) -> int:
+        """Nothing is verified in the next step. For so many steps nobody will be asked, and need tell anything.
+
+        Args:
+            load: of one of these steps.
+            asking_s: seconds that it took to ask, and to choose nothing.
+        """
+        ...
+
+    def observe(self, row: int, tokens: Sequence[int], steps: int = 1) -> None:
+        """The row has got these tokens, in so many steps."""
         ...
 
     def took(self, load: Load, seconds: float) -> None:
-        """A step with this load took so many seconds."""
+        """A step with this load took so many seconds; where it has verified nothing, without asking_s."""
         ...
 
 
@@ -100,7 +122,10 @@ class Fixed:
     ) -> dict[int, Draft]:
         return {row: draft.first(self._most[row]) for row, draft in drafts.items()}
 
-    def observe(self, row: int, tokens: Sequence[int]) -> None:
+    def rest(self, load: Load, asking_s: float) -> int:
+        return 0
+
+    def observe(self, row: int, tokens: Sequence[int], steps: int = 1) -> None:
         pass
 
     def took(self, load: Load, seconds: float) -> None:
@@ -140,11 +165,13 @@ class Auto:
         self.costs = costs
         self.acceptance = Acceptance()
         self._rows: dict[int, _Asked] = {}
-        self._all: dict[int, _Asked] = {}  # by how many rows there are
         self._to_lose = 0.0  # seconds
+        self._to_ask = math.inf  # seconds; rest() bounds them
+        self._asking_s = 0.0  # what it takes on the average
 
     def start(self, row: int, most: int) -> None:
         self._rows[row] = _Asked(most, ahead=self._usual())
+        self._to_ask += FIRST * self._asking_s / len(self._rows)
         self.acceptance.start(row)
 
     def remove(self, row: int) -> None:
@@ -157,26 +184,28 @@ class Auto:
 
     def wanted(self, rows: Iterable[int]) -> dict[int, int]:
         asked: dict[int, int] = {}
-        rests = len(self._rows) > 1 and self._rests()
         for row in rows:
             state = self._rows[row]
             if state.most <= 0:
                 continue
             if state.skip > 0:
                 state.skip -= 1
-            elif not rests:
+            else:
                 asked[row] = state.most
         return asked
 
-    def _rests(self) -> bool:
-        """Whether nobody is asked in this step: in the last ones nothing promised to pay for as many rows."""
-        state = self._all.setdefault(bucket(len(self._rows)), _Asked(0))
-        if state.skip > 0:
-            state.skip -= 1
-            return True
-        state.failed += 1  # until something promises to pay
-        state.skip = min(max(state.failed - FAILED, 0) // 2, SELDOM_ALL - 1)
-        return False
+    def rest(self, load: Load, asking_s: float) -> int:
+        self._asking_s += (asking_s - self._asking_s) / (FAILED if self._asking_s else 1)
+        self._to_ask = min(self._to_ask, CREDIT * self._asking_s) - asking_s
+        earned = ASKED * self.costs.seconds(load)  # in a step
+        steps = min(math.ceil(max(-self._to_ask, 0.0) / earned), RESTS)
+        skips = [state.skip for state in self._rows.values() if state.most > 0]
+        steps = max(steps, min(skips, default=0))
+        for state in self._rows.values():
+            state.skip = max(state.skip - steps, 0)
+        # What a long rest does not pay for is forgiven: it was a bad moment.
+        self._to_ask = max(self._to_ask + earned * (steps + 1), 0.0)
+        return steps
 
     def choose(
         self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
@@ -187,7 +216,8 @@ class Auto:
             means, errors = self.acceptance.chances(row, draft.support, len(draft.tokens))
             chances += [(mean, -error, row) for mean, error in zip(means, errors, strict=True)]
         chances = self._weighed(chances, load)
-        best, lost, at = self._best(chances, positions, load)
+        best, lost, at, gained = self._best(chances, positions, load)
+        self._to_ask += PAID * gained
         verified = {row for _, _, row in chances[:best]}
         for row in drafts:
             self._note(self._rows[row], row in verified)
@@ -201,16 +231,18 @@ class Auto:
 
     def _best(
         self, chances: Sequence[tuple[float, float, int]], positions: Mapping[int, int], load: Load
-    ) -> tuple[int, float, int]:
-        """(how many tokens make the best rate, seconds that the number which loses least loses, that number).
+    ) -> tuple[int, float, int, float]:
+        """(how many tokens make the best rate, seconds that the number which loses least loses, that number,
+        seconds that the best one gains).
 
         Chances are the best first. A row's own do not rise along its draft, so the best ones of all are the
         first ones of each. What is expected of them is taken less its standard error. The errors of one row's
         tokens are of one kind, and add up; those of several rows are independent.
         """
-        rate = load.sampled / self.costs.seconds(load)
+        plain_s, plain_error = self.costs.known(load)
+        rate = load.sampled / plain_s
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
-        least_lost, least_at, hopeful = math.inf, 0, False
+        least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
         errors: dict[int, float] = {}
         spending = self._spending()
@@ -222,17 +254,14 @@ class Auto:
             pairs += positions[row] + length
             tokens += chance
             step = Load(load.tokens + count, load.sampled + count, pairs)
-            seconds = self.costs.seconds(step) + spending.add(length)
-            doubt = GAIN + self.costs.error(step) + self.costs.error(load)
+            seconds, doubt = self.costs.known(step)
+            seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
-            hopeful = hopeful or tokens / seconds > rate
-            if sure / seconds > max(best_rate, rate * (1 + doubt)):
-                best, best_rate = count, sure / seconds
+            if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
+                best, best_rate, gained = count, sure / seconds, sure / rate - seconds
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
-        if hopeful and (every := self._all.get(bucket(len(self._rows)))):
-            every.failed = every.skip = 0
-        return best, least_lost, least_at
+        return best, least_lost, least_at, gained
 
     def _weighed(
         self, chances: Iterable[tuple[float, float, int]], load: Load
@@ -270,9 +299,9 @@ class Auto:
         state.failed += 1
         state.skip = min(state.failed // FAILED, SELDOM - 1)
 
-    def observe(self, row: int, tokens: Sequence[int]) -> None:
+    def observe(self, row: int, tokens: Sequence[int], steps: int = 1) -> None:
         state = self._rows[row]
-        state.ahead += len(tokens) - 1 - state.ahead / FORGOTTEN
+        state.ahead += len(tokens) - steps - state.ahead * min(steps / FORGOTTEN, 1.0)
         hits = self.acceptance.observe(row, tokens)
         if hits is not None and sum(hits) > 1:  # better than by chance: a copy may have begun
             state.failed = state.skip = 0

@@ -227,8 +227,11 @@ class TextIndex:
 
         Where the text ends before, they go on as they would if it repeated itself from the place on.
         """
-        found: list[int] = []
-        period = self.count - place
+        period, first = self.count - place, place & self._mask
+        if period >= count and first + count <= self._size:  # as most are: one slice, no end, no wrap
+            found = self._tokens[first : first + count].tolist()
+            return found[: found.index(SEPARATOR)] if SEPARATOR in found else found
+        found = []
         for index in range(count):
             token = self.token(place + index) if index < period else found[index - period]
             if token == SEPARATOR:
