@@ -70,11 +70,12 @@ class Vocabulary:
         self._first = np.concatenate(([0], np.cumsum(np.bincount(pairs, minlength=1 << 16))))
         self.ask = functools.lru_cache(KEPT_WORDS)(self._look_up)
 
-    def _look_up(self, word: bytes) -> tuple[NDArray[np.int64], tuple[Range, ...]]:
-        """(tokens that hold the word, for each i from 1 those that begin with word[i:])."""
-        begin = max(1, len(word) - self._longest)
-        longer = (Range(0, 0),) * (begin - 1)
-        return self.holding(word), (*longer, *(self.beginning(word[i:]) for i in range(begin, len(word))))
+    def _look_up(self, word: bytes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """(tokens that hold the word, [bytes - 1, 2]: the Range of those that begin with word[i:], i from 1)."""
+        ranges = np.zeros((len(word) - 1, 2), np.int32)
+        for i in range(max(1, len(word) - self._longest), len(word)):
+            ranges[i - 1] = self.beginning(word[i:])
+        return self.holding(word), ranges
 
     def holding(self, word: bytes) -> NDArray[np.int64]:
         """Tokens that hold the word, which is UTF-8 and not empty."""
@@ -129,10 +130,10 @@ class BadWords:
         self._after: dict[int, list[Range]] = {}
         for text, (_, ranges) in zip(texts, looked_up, strict=True):
             node = 0
-            for char, found in zip(text, ranges, strict=False):
+            for char, (low, high) in zip(text, ranges.tolist(), strict=False):
                 node = self.automaton.step(node, ord(char))
-                if found.low < found.high:
-                    self._after.setdefault(node, []).append(found)
+                if low < high:
+                    self._after.setdefault(node, []).append(Range(low, high))
 
     def start(self, output: Sequence[int]) -> BadWordsMatcher:
         matcher = BadWordsMatcher(self)
