@@ -5,13 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 
+import prometheus_client
 import pytest
 from fastapi import FastAPI
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from octavo.engine.stats import DraftCounts
+from octavo.params import RequestMetrics, RequestOutput
 from octavo.server.app import create_app
-from octavo.server.metric_names import METRICS, PROCESS, SUMS, exposed, exposed_elsewhere
+from octavo.server.metric_names import METRICS, PROCESS, SECONDS, SUMS, exposed, exposed_elsewhere
+from octavo.server.metrics import Histogram, Metrics
 from support.asgi import call, get, post
 from support.fake_engine import FakeEngine
 
@@ -138,3 +144,43 @@ def test_the_process_has_threads_and_a_start(app: FastAPI) -> None:
     found = values(app)
     assert found["process_threads", "{}"] >= 1
     assert found["process_start_time_seconds", "{}"] > 1e9
+
+
+@given(st.lists(st.floats(0, 400) | st.sampled_from(SECONDS), max_size=30), st.integers(1, 3))
+def test_a_histogram_counts_as_prometheus_own_does(seen: list[float], times: int) -> None:
+    name = "request_queue_time_seconds"
+    ours, registry = Histogram(name), CollectorRegistry()
+    known = prometheus_client.Histogram(
+        f"octavo_{name}", "", METRICS[name].labels, buckets=METRICS[name].buckets, registry=registry
+    )
+    theirs = known.labels("m", "0")
+    for value in seen:
+        ours.observe(value, times)
+        for _ in range(times):
+            theirs.observe(value)
+    (wanted,) = registry.collect()
+    found = {(each.name, *each.labels.items()): each.value for each in ours.family(("m", "0")).samples}
+    for sample in wanted.samples:
+        if not sample.name.endswith("_created"):
+            assert found.pop((sample.name, *sample.labels.items())) == pytest.approx(sample.value)
+    assert not found
+
+
+def test_counting_makes_no_number_anew(engine: FakeEngine) -> None:
+    """Each would lie where a crowd has left room, and keep a megabyte there from the system."""
+    metrics, done = Metrics(), RequestOutput("a", None, [1, 2], [], True, metrics=RequestMetrics(1.0))
+    metrics.attach(engine)
+
+    def counted() -> list[int]:
+        metrics.count_http("POST", CHAT, 429)
+        metrics.observe_interval(0.02, 3)
+        metrics.observe_end(done, [3], "stop")
+        metrics.observe_end(None, [], None)
+        numbers = [each._numbers for each in metrics._histograms.values()]
+        counts = [count for each in metrics._counts.values() for count in each.values()]
+        return [each.buffer_info()[0] for each in (*numbers, *counts)]
+
+    places = counted()
+    for _ in range(1000):
+        assert counted() == places
+    assert [count[0] for each in metrics._counts.values() for count in each.values()] == [1001] * 3

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from collections.abc import Sequence
+
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from octavo.params import SamplingParams
 from octavo.sampling.constraints import full_mask
 from octavo.sampling.logits import allowed
-from octavo.structured import ConstraintCompiler
+from octavo.structured import ConstraintCompiler, bad_words
 from octavo.structured.bad_words import BadWords, Vocabulary
 from support.grammars import ByteTokenizer
 from support.growth import LINEAR, growth
@@ -64,6 +69,60 @@ def test_the_vocabulary_is_looked_up_as_if_by_eye(word: str, part: str) -> None:
         low, high = vocabulary.beginning(end)
         begun = [i for i, token in enumerate(tokens) if token.startswith(end)]
         assert sorted(vocabulary.ids[low:high].tolist()) == begun
+
+
+def test_a_word_is_looked_for_where_its_rarest_pair_of_bytes_stands() -> None:
+    """And nowhere else: the other texts of a vocabulary cost it nothing."""
+    vocabulary = Vocabulary([b"%05d abc" % i for i in range(2000)])
+    assert len(vocabulary._rarest(b"00017")[1]) < 200
+    assert len(vocabulary._rarest(b"00017 a")[1]) < 400
+    assert [len(vocabulary._rarest(word)[1]) for word in (b"abc", b"xyz", b"c")] == [2000, 0, 2000]
+
+
+def test_what_is_longer_than_every_token_is_not_looked_up() -> None:
+    vocabulary = Vocabulary(TOKENS)
+    looked: list[bytes] = []
+    beginning = vocabulary.beginning
+    vocabulary.beginning = lambda part: (looked.append(part), beginning(part))[1]  # type: ignore
+    holding, begun = vocabulary.ask(b"ab" * 40)
+    assert (len(holding), len(begun)) == (0, 79)
+    assert max(map(len, looked)) == max(map(len, TOKENS))
+
+
+@pytest.mark.parametrize("count", [1, 16, 17, 256])
+def test_others_have_the_interpreter_between_slices_of_words(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever waits for its lock would otherwise wait for all of them, or for a turn each time."""
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    BadWords([f"w{i}" for i in range(count)], Vocabulary(TOKENS))
+    assert pauses == [bad_words.PAUSE_S] * ((count - 1) // bad_words.SLICE)
+
+
+def test_lists_of_words_are_prepared_one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two threads that run Python are no faster than one, and the event loop would wait for both."""
+    made = ConstraintCompiler(ByteTokenizer())
+    running: list[int] = []
+    most: list[int] = []
+    prepare = made._bad_words
+
+    def counted(words: Sequence[str]) -> BadWords:
+        running.append(1)
+        most.append(len(running))
+        time.sleep(0.01)  # another thread would come in
+        running.pop()
+        return prepare(words)
+
+    monkeypatch.setattr(made, "_bad_words", counted)
+
+    async def test() -> None:
+        wanted = [SamplingParams(bad_words=[f"w{i}"]) for i in range(6)]
+        await asyncio.gather(*map(made.compile_async, wanted))
+        made.close()
+
+    asyncio.run(test())
+    assert most == [1] * 6
 
 
 def words_of(characters: int) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
@@ -172,7 +173,7 @@ class TextStream:
         self._seed = 0
         self._num_cached_tokens = 0
         self._decode = decode
-        self._embedding: list[float] | None = None
+        self._embedding: array[float] | None = None
 
     def begin(self, seed: int) -> None:
         """The seed that the request uses."""
@@ -185,7 +186,7 @@ class TextStream:
             self._prompt_logprobs.put(*update.prompt_logprobs)
             return False
         if update.vector is not None:
-            self._embedding = list(update.vector)
+            self._embedding = array("d", update.vector)
         completion = self._completions[update.index]
         if completion.finish_reason is not None:
             return False

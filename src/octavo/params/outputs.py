@@ -86,7 +86,7 @@ class RequestOutput:
     metrics: RequestMetrics | None = None
     num_cached_tokens: int = 0
     seed: int = 0
-    embedding: list[float] | None = None
+    embedding: Sequence[float] | None = None
     encoder_prompt: str | None = None
     encoder_prompt_token_ids: list[int] | None = None
 

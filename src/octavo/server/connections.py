@@ -11,6 +11,7 @@ import contextlib
 import errno
 import fcntl
 import functools
+import http
 import ipaddress
 import logging
 import socket
@@ -23,6 +24,7 @@ from dataclasses import dataclass
 
 import h11
 import uvicorn
+from starlette.responses import Response
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState as UvicornState
 
@@ -67,11 +69,17 @@ class Connections:
 
     Args:
         count: told the reason when one is refused or given up.
+        at_once: given a connection's whole request, the answer where it needs no app.
     """
 
-    def __init__(self, limits: ConnectionLimits, count: Callable[[str], None] = lambda reason: None) -> None:
+    def __init__(
+        self,
+        limits: ConnectionLimits,
+        count: Callable[[str], None] = lambda reason: None,
+        at_once: Callable[[bytes], Response | None] = lambda data: None,
+    ) -> None:
         self.limits = limits
-        self.count = count
+        self.count, self.at_once = count, at_once
         self.open: dict[Connection, None] = {}
         self.idle: dict[Connection, None] = {}  # those without a request, the longest so first
         self.behind = 0
@@ -181,6 +189,9 @@ class Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        if self._is_resting and (answer := self._all.at_once(data)) is not None:
+            self._answer(answer)
+            return
         if self.busy and self._is_whole:
             # Reading goes on, so that the end of the connection is seen, but not without bound.
             if self.conn.their_state is h11.MUST_CLOSE:
@@ -191,6 +202,22 @@ class Connection(H11Protocol):
             self._head_since = self.loop.time()
         super().data_received(data)
         self._begun()
+
+    def _answer(self, answer: Response) -> None:
+        """Send what h11 need not know of: it has not seen the request, and waits for the next one."""
+        phrase = http.HTTPStatus(answer.status_code).phrase
+        headers = (*self.server_state.default_headers, *answer.raw_headers)
+        head = [f"HTTP/1.1 {answer.status_code} {phrase}".encode()]
+        head += [name + b": " + value for name, value in headers]
+        self.transport.write(b"\r\n".join([*head, b"", answer.body]))
+        self.server_state.total_requests += 1
+        self._head_since = None
+        if self._placed:
+            self._all.idle.pop(self, None)
+            self._all.idle[self] = None  # the last in its order
+        self._unset_keepalive_if_required()
+        late = self.loop.call_later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
+        self.timeout_keep_alive_task = late
 
     def on_response_complete(self) -> None:
         self._wait_behind(0)
@@ -209,6 +236,12 @@ class Connection(H11Protocol):
 
     def _should_upgrade(self) -> bool:
         return False  # nor is it worth a line in the log: anybody can ask
+
+    @property
+    def _is_resting(self) -> bool:
+        """Nothing of a request has come, and the client has taken all that it was sent."""
+        idle = self.conn.our_state is h11.IDLE and self.conn.their_state is h11.IDLE
+        return idle and self.conn.trailing_data == (b"", False) and not self.transport.get_write_buffer_size()
 
     @property
     def _is_whole(self) -> bool:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 from fastapi import FastAPI
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
-from octavo.server.apis import Paths
+from octavo.server.apis import Path, Paths
 from octavo.server.cors import CorsRules, answer_preflight, granting
 from octavo.server.errors import ApiError
-from octavo.server.full import refusal_when_full
+from octavo.server.full import is_full, read_whole, refusal, refusal_when_full
 from octavo.server.limits import plain, reason_of
 from octavo.server.state import ServerState
 
@@ -73,9 +74,7 @@ class Edge:
         except ApiError as error:
             refused = error
         if refused is not None:
-            self._state.metrics.count_http(*counted, refused.status)
-            self._state.rejections[reason_of(refused)] += 1
-            await path.dialect.response(refused)(scope, receive, send)
+            await self._refuse(refused, path, counted)(scope, receive, send)
             return
         # A browser asks without the key whether it may send one; only an allowed origin is told.
         if origin is not None and (asked := self._rules.cors.preflight(scope)) is not None:
@@ -83,6 +82,32 @@ class Edge:
             await answer_preflight(send, asked)
             return
         await self._app(scope, receive, send)
+
+    def at_once(self, data: bytes) -> Response | None:
+        """The answer to a whole request that is refused because the engine's queue is full.
+
+        None: to all others, which the app is given.
+
+        Args:
+            data: all that a connection has brought since its last answer.
+        """
+        if not is_full(self._state) or self._state.draining or (scope := read_whole(data)) is None:
+            return None
+        path, counted = self._paths.get(scope["path"]), ("other", "other")
+        if path is None or not path.rules.queued:
+            return None
+        try:
+            self._check(scope, False)
+            refused = refusal(scope, path, self._state)
+            counted = "POST", path.path
+        except ApiError as error:
+            refused = error
+        return None if refused is None else self._refuse(refused, path, counted)
+
+    def _refuse(self, why: ApiError, path: Path, counted: tuple[str, str]) -> Response:
+        self._state.metrics.count_http(*counted, why.status)
+        self._state.rejections[reason_of(why)] += 1
+        return path.dialect.response(why)
 
     def _check(self, scope: Scope, allowed: bool) -> None:
         """

@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from prometheus_client import Histogram, ProcessCollector
+from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import octavo
-from octavo.server.metric_names import METRICS, family
+from octavo.server.metric_names import family
+from octavo.server.metrics import Histogram
 from octavo.server.state import ServerState
 
 TICK_S = 0.1
@@ -33,8 +34,7 @@ class EdgeCollector(Collector):
         self._process = ProcessCollector(registry=None)
         self.closed: Counter[str] = Counter()
         self.lines_dropped: Callable[[], int] = lambda: 0
-        lag = METRICS["event_loop_lag_seconds"]
-        self.lag = Histogram("octavo_event_loop_lag_seconds", lag.text, buckets=lag.buckets, registry=None)
+        self.lag = Histogram("event_loop_lag_seconds")
 
     def close(self, reason: str) -> None:
         """A connection was refused or given up."""
@@ -62,7 +62,7 @@ class EdgeCollector(Collector):
         for name, counts in (("http_rejections", state.rejections), ("connections_closed", self.closed)):
             yield family(name, [((reason,), count) for reason, count in sorted(counts.items())])
         yield family("build_info", [((octavo.__version__, platform.python_version()), 1)])
-        yield from self.lag.collect()
+        yield self.lag.family()
         yield from self._process.collect()
         if (count := num_threads()) is not None:
             yield family("process_threads", [((), count)])

@@ -131,8 +131,9 @@ async def serve(
 
 
 def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> HttpServer:
+    met = _at_the_network(app, network)
     config = uvicorn.Config(
-        _at_the_network(app, network),
+        met,
         log_config=None if network.logs.as_json else LOGGING_CONFIG,
         log_level="warning",
         access_log=False,  # uvicorn's lines hold queries, and are written from the event loop
@@ -147,7 +148,10 @@ def _http_server(app: FastAPI, listener: socket.socket, network: Network) -> Htt
     config.load()
     quieten("uvicorn.error", ACCESS, "octavo.server")
     app.state.edge.lines_dropped = lambda: network.logs.dropped
-    return HttpServer(config, listener, Connections(network.limits, app.state.edge.close), network.tls)
+    connections = Connections(network.limits, app.state.edge.close)
+    if isinstance(met, Edge):  # what is recorded is seen by the app alone
+        connections.at_once = met.at_once
+    return HttpServer(config, listener, connections, network.tls)
 
 
 def _at_the_network(app: FastAPI, network: Network) -> Edge | Recorded:

@@ -85,10 +85,12 @@ class CompilePool:
     Args:
         what: what is made, in messages: "grammars".
         param: the request's field that it comes from.
+        workers: threads; WORKERS where it is None.
     """
 
-    def __init__(self, what: str, param: str) -> None:
+    def __init__(self, what: str, param: str, workers: int | None = None) -> None:
         self._what, self._param = what, param
+        self._most = WORKERS if workers is None else workers
         self._numbers = count()
         # Under this lock: all that follows.
         self._change = threading.Condition()
@@ -187,7 +189,7 @@ class CompilePool:
             if len(self._queue) > MAX_PENDING:
                 self._stats.refused += 1
                 _refuse(self._queue.pop(), self._overloaded())
-            if self._workers < WORKERS and self._free < len(self._queue):
+            if self._workers < self._most and self._free < len(self._queue):
                 self._start_worker()
             self._change.notify()
         return job
@@ -244,7 +246,7 @@ class CompilePool:
                 self._charge(job)
                 if job.abandoned:
                     self._abandoned -= 1
-                    if self._workers >= WORKERS:
+                    if self._workers >= self._most:
                         return
                     self._workers += 1
                 else:
@@ -289,9 +291,9 @@ class CompilePool:
     def _first(self) -> _Job | None:
         """The first in the queue, slow work only where a thread is left for what is quick."""
         job = self._queue[0] if self._queue else None
-        if job is None or not job.slow or WORKERS == 1:
+        if job is None or not job.slow or self._most == 1:
             return job
-        return None if sum(each.slow for each in self._running) >= WORKERS - 1 else job
+        return None if sum(each.slow for each in self._running) >= self._most - 1 else job
 
 
 def _refuse(job: _Job, error: Exception) -> None:

@@ -60,7 +60,7 @@ class ConstraintCompiler:
     """Fills SamplingParams.constraints. Thread-safe; grammars are cached, least recently used goes.
 
     Compiling happens on the caller's thread (compile) or in small pools (compile_async), never on the
-    engine's. Cached grammars wait for nobody; bad words have threads of their own; of the other grammars
+    engine's. Cached grammars wait for nobody; bad words have a thread of their own; of the other grammars
     the shorter goes first (see CompilePool). What compile_async() compiles has passed a trial under limits of
     time and memory in a confined process, which starts with the first grammar (see trial.py).
     """
@@ -73,7 +73,7 @@ class ConstraintCompiler:
         self._trials = Confined(TRIALS, self._for_trials, TRIAL_BYTES)
         self._lock = threading.Lock()
         self._grammars = CompilePool("grammars", PARAM)
-        self._words = CompilePool("bad_words", "bad_words")
+        self._words = CompilePool("bad_words", "bad_words", workers=1)
         # One thread, apart from the event loop's: originals that nobody waits for keep nobody waiting.
         self._widening = ThreadPoolExecutor(1, "grammars")
         self._making = threading.Lock()

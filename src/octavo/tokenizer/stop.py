@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+from array import array
 from collections.abc import Sequence
 from weakref import WeakValueDictionary
+
+import numpy as np
 
 _BITS = 21
 """Of a Unicode code point: node << _BITS | code is an edge's name, so one dict has the edges of all nodes."""
@@ -25,11 +27,11 @@ class StopAutomaton:
 
     def __init__(self, strings: Sequence[str]) -> None:
         self._edges: dict[int, int] = {}
-        self.depth = [0]
+        self.depth = array("i", [0])
         self.match: list[str | None] = [None]
         for string in strings:
             self._insert(string)
-        self.fail = [0] * len(self.depth)
+        self.fail = array("i", [0]) * len(self.depth)
         self._link()
 
     def __len__(self) -> int:
@@ -49,20 +51,14 @@ class StopAutomaton:
             self.match[node] = string
 
     def _link(self) -> None:
-        """Breadth first: where to go on when the next character does not fit."""
-        children: list[list[int]] = [[] for _ in self.depth]
-        for edge in self._edges:
-            children[edge >> _BITS].append(edge)
-        queue = deque([0])
-        while queue:
-            node = queue.popleft()
-            for edge in children[node]:
-                child = self._edges[edge]
-                if node:
-                    self.fail[child] = self.step(self.fail[node], edge & (1 << _BITS) - 1)
-                if self.match[child] is None:
-                    self.match[child] = self.match[self.fail[child]]
-                queue.append(child)
+        """Where to go on when the next character does not fit: of short beginnings first."""
+        edges = list(self._edges)  # of each node but the first, in order
+        for node in np.argsort(self.depth, kind="stable").data[1:]:
+            parent, code = edges[node - 1] >> _BITS, edges[node - 1] & (1 << _BITS) - 1
+            if parent:
+                self.fail[node] = self.step(self.fail[parent], code)
+            if self.match[node] is None:
+                self.match[node] = self.match[self.fail[node]]
 
     def step(self, state: int, code: int) -> int:
         """The state after one more character, given by its code."""

@@ -6,7 +6,7 @@ import json
 import secrets
 import time
 from collections import Counter
-from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -39,11 +39,15 @@ dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
 def dumps_apart(value: Any, lists: int = 2) -> str:
-    """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between."""
+    """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between.
+
+    An iterator is a list whose objects are made one by one, too: all at a time are megabytes.
+    """
     if lists and type(value) is dict:
         return f"{{{','.join(f'{dumps(name)}:{dumps_apart(value[name], lists)}' for name in value)}}}"
-    if lists and type(value) is list and value and type(value[-1]) is dict:  # (the first may be null)
-        return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"
+    listed = lists and type(value) is list and value and type(value[-1]) is dict  # (the first may be null)
+    if listed or isinstance(value, Iterator):
+        return f"[{','.join(dumps_apart(item, max(lists - 1, 0)) for item in value)}]"
     return dumps(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,8 @@ from octavo.server.openai.logprobs import LogprobsOnePosition, best, finite
 
 
 class CompletionLogprobs:
-    """completions' {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, delta by delta.
+    """completions' {"tokens", "token_logprobs", "top_logprobs", "text_offset"}, delta by delta. The likeliest
+    are an iterator, for dumps_apart().
 
     An offset is where the token begins in the text: characters, counted after decoding the bytes so
     far, so that a character of several tokens counts once.
@@ -56,10 +58,10 @@ class CompletionLogprobs:
                 None if at is None else finite(at[token_id].logprob)
                 for token_id, at in zip(token_ids, logprobs, strict=True)
             ],
-            "top_logprobs": [
+            "top_logprobs": (
                 None if at is None else self._likeliest(token_id, at)
                 for token_id, at in zip(token_ids, logprobs, strict=True)
-            ],
+            ),
             "text_offset": offsets,
         }
 
@@ -81,4 +83,5 @@ class CompletionLogprobs:
 
 def join(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     """Two dicts of lists, end to end."""
-    return {name: values + other[name] for name, values in one.items()}
+    top = itertools.chain(one["top_logprobs"], other["top_logprobs"])
+    return {name: top if name == "top_logprobs" else one[name] + other[name] for name in one}
