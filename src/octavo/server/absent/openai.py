@@ -64,7 +64,6 @@ INSTEAD = {
 """What there is in a path's place."""
 
 
-
 class Absent(BaseRoute):
     """All these paths as one route. As routes of FastAPI's they would take a server's start some forty times.
 
