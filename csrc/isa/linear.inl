@@ -62,14 +62,6 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
     const float* d = a.d + start * blocks;
     const float* u = a.u + start * blocks;
     const int32_t* sum = a.sum + start * blocks * a.parts;
-    if (is_few_bits(w.layout)) {
-        for (int i = 0; i < P; i++, panel += w.panel_bytes, out += C * 16, ahead = {}) {
-            if (w.layout == Layout::U3) step_panel<C, true>(panel, q, d, sum, blocks, group, ahead, out);
-            else step_panel<C, false>(panel, q, d, sum, blocks, group, ahead, out);
-        }
-        return;
-    }
-    if (expanded && w.layout == Layout::S8) return panels_of<C, P, S8Joined, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
 #ifdef EXPANDED_U4
     if (units) {
 #define PANEL(W)                                                                                                          \
@@ -81,34 +73,59 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
 #undef PANEL
         return;
     }
-    if (expanded && (w.layout == Layout::U5 || w.layout == Layout::K5)) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U5, kSingle, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U5, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-    }
-    if (expanded && (w.layout == Layout::U4 || w.layout == Layout::K4)) {
-        if (w.minima) return panels_of<C, P, EXPANDED_U4, kSingle, kMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-        return panels_of<C, P, EXPANDED_U4, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
-    }
-    if (expanded && w.layout == Layout::C4) return panels_of<C, P, S8, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+#endif
+#define PANEL(W, TABLES, MIN) panels_of<C, P, W, TABLES, MIN>(w, group, panel, q, d, u, sum, ahead, out)
+#define NARROW_OR_WIDE(W, MIN)          \
+    if (w.wide) PANEL(W, kSingle, MIN); \
+    else PANEL(W, kHalf, MIN)
+    if (expanded) {
+        switch (w.layout) {
+#ifdef EXPANDED_U4
+        case Layout::U4:
+        case Layout::K4:
+            if (w.minima) PANEL(EXPANDED_U4, kSingle, kMinima);
+            else PANEL(EXPANDED_U4, kSingle, kNoMinima);
+            return;
+        case Layout::U5:
+        case Layout::K5:
+            if (w.minima) PANEL(EXPANDED_U5, kSingle, kMinima);
+            else PANEL(EXPANDED_U5, kSingle, kNoMinima);
+            return;
+        case Layout::C4: return PANEL(S8, kSingle, kNoMinima);
 #endif
 #ifdef EXPANDED_U6
-    if (expanded && w.layout == Layout::K6) return panels_of<C, P, EXPANDED_U6, kSingle, kNoMinima>(w, 1, panel, q, d, u, sum, ahead, out);
+        case Layout::K6: return PANEL(EXPANDED_U6, kSingle, kNoMinima);
 #endif
-    if (w.layout == Layout::K4) return panels_of<C, P, U4, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
-    if (w.layout == Layout::K5) return panels_of<C, P, U5, kSteps, kMinima>(w, group, panel, q, d, u, sum, ahead, out);
-    if (w.layout == Layout::K6) return panels_of<C, P, U6, kSteps, kNoMinima>(w, group, panel, q, d, u, sum, ahead, out);
-    if (w.layout == Layout::C4) return panels_of<C, P, C4, kSteps, kNoMinima>(w, group, panel, q, d, u, sum, ahead, out);
-#define PANEL(W, MIN)                                                                 \
-    if (w.wide) panels_of<C, P, W, kSingle, MIN>(w, group, panel, q, d, u, sum, ahead, out);           \
-    else panels_of<C, P, W, kHalf, MIN>(w, group, panel, q, d, u, sum, ahead, out)
-    if (w.layout == Layout::S8By16) { PANEL(S8By16, kNoMinima); }
-    else if (w.layout == Layout::S8 && w.minima) { PANEL(S8, kMinima); }
-    else if (w.layout == Layout::S8) { PANEL(S8, kNoMinima); }
-    else if (w.layout == Layout::U5 && w.minima) { PANEL(U5, kMinima); }
-    else if (w.layout == Layout::U5) { PANEL(U5, kNoMinima); }
-    else if (w.zeros) panels_of<C, P, U4, kHalf, kZeros>(w, group, panel, q, d, u, sum, ahead, out);
-    else if (w.minima) { PANEL(U4, kMinima); }
-    else { PANEL(U4, kNoMinima); }
+        default: return PANEL(S8Joined, kSingle, kNoMinima); // S8Cut's
+        }
+    }
+    switch (w.layout) {
+    case Layout::S8:
+        if (w.minima) { NARROW_OR_WIDE(S8, kMinima); }
+        else { NARROW_OR_WIDE(S8, kNoMinima); }
+        return;
+    case Layout::S8By16: NARROW_OR_WIDE(S8By16, kNoMinima); return;
+    case Layout::U5:
+        if (w.minima) { NARROW_OR_WIDE(U5, kMinima); }
+        else { NARROW_OR_WIDE(U5, kNoMinima); }
+        return;
+    case Layout::K4: return PANEL(U4, kSteps, kMinima);
+    case Layout::K5: return PANEL(U5, kSteps, kMinima);
+    case Layout::K6: return PANEL(U6, kSteps, kNoMinima);
+    case Layout::C4: return PANEL(C4, kSteps, kNoMinima);
+    case Layout::U2:
+    case Layout::U3:
+        for (int i = 0; i < P; i++, panel += w.panel_bytes, out += C * 16, ahead = {}) {
+            if (w.layout == Layout::U3) step_panel<C, true>(panel, q, d, sum, blocks, group, ahead, out);
+            else step_panel<C, false>(panel, q, d, sum, blocks, group, ahead, out);
+        }
+        return;
+    default: // U4
+        if (w.zeros) PANEL(U4, kHalf, kZeros);
+        else if (w.minima) { NARROW_OR_WIDE(U4, kMinima); }
+        else { NARROW_OR_WIDE(U4, kNoMinima); }
+    }
+#undef NARROW_OR_WIDE
 #undef PANEL
 }
 

@@ -176,10 +176,13 @@ void embed_row(const Matrix& w, int64_t row, float factor, float* all) {
     }
     const uint8_t* panel = w.data + p * w.panel_bytes;
     const float* units = units_of(w, p);
+    const uint8_t *block = panel, *scales = panel;
     for (int64_t k = 0; k < w.k; k++) {
         const int64_t at = k * kPanel + lane, j = k % kBlock;
-        const uint8_t* block = panel + values_at(w, k / kBlock);
-        const uint8_t* scales = panel + tables_at(w, k / kBlock);
+        if (j == 0) { // each is found by a division
+            block = panel + values_at(w, k / kBlock);
+            scales = panel + tables_at(w, k / kBlock);
+        }
         float* y = all + (w.order ? w.order[k] - k : 0);
         switch (w.layout) {
         case Layout::F32: y[k] = ((const float*)panel)[at]; break;
