@@ -44,6 +44,15 @@ def test_prompts_are_truncated_from_the_left(app: FastAPI, engine: FakeEngine) -
     assert bytes(engine.calls[0].prompt) == b"cd"
 
 
+def test_to_what_the_model_takes(app: FastAPI, engine: FakeEngine) -> None:
+    """vLLM's -1; without it a longer input is refused."""
+    for size in (3, 128, 129, 1000):
+        engine.calls.clear()
+        text = "".join(chr(65 + i % 50) for i in range(size))
+        assert post(app, PATH, {"input": text, "truncate_prompt_tokens": -1}).status == 200
+        assert bytes(engine.calls[0].prompt).decode() == text[-128:]
+
+
 @pytest.mark.parametrize(
     ("fields", "param", "text"),
     [
@@ -61,6 +70,7 @@ def test_prompts_are_truncated_from_the_left(app: FastAPI, engine: FakeEngine) -
         ({"pooling": "max"}, "pooling", "last or mean"),
         ({"normalize": 1}, "normalize", "true or false"),
         ({"truncate_prompt_tokens": 0}, "truncate_prompt_tokens", "from 1"),
+        ({"truncate_prompt_tokens": -2}, "truncate_prompt_tokens", "from 1"),
         ({"inputs": "a"}, "inputs", "did you mean 'input'?"),
     ],
 )

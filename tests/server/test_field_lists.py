@@ -231,6 +231,21 @@ def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name
             assert reply.status == 200, reply.body
 
 
+@pytest.mark.parametrize("inside", [nested(400), "x" * 100_000, [{"a": 1}] * 10_000], ids=["deep", "long", "many"])
+def test_advice_inside_of_messages_and_tools_is_dropped_unread(inside: Any) -> None:
+    """However large: a body's own bounds are enough for what nobody looks at."""
+    advised = {"cache_control": {"type": "ephemeral", "x": inside}}
+    engine = FakeEngine()
+    app = create_app(engine)
+    for more in (advised, {}):
+        blocks = [{**BLOCK, **more}]
+        fields = {"messages": [{"role": "user", "content": blocks}], "system": blocks}
+        reply = ask(app, "MessagesRequest", **fields, tools=[{**THEIRS, **more}])
+        assert (reply.status, "x-octavo-ignored" in reply.headers) == (200, bool(more)), reply.body
+    assert len({str(asked(call)) for call in engine.calls}) == 1
+    assert engine.rendered[0] == engine.rendered[1]
+
+
 @pytest.mark.parametrize(("model", "name"), REFUSED)
 def test_what_would_change_the_answer_is_refused_by_name(app: FastAPI, model: str, name: str) -> None:
     refused = LISTS[model].refused[name]

@@ -26,6 +26,9 @@ def test_a_text_answer(app: FastAPI, engine: FakeEngine) -> None:
     assert body["stop_reason"] == "end_turn"
     usage = body["usage"]
     assert usage["input_tokens"] + usage["cache_read_input_tokens"] == len(engine.calls[0].prompt)
+    assert usage["cache_creation"] == {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0}
+    assert (usage["server_tool_use"], usage["service_tier"]) == (None, "standard")
+    assert body["id"].startswith("msg_")
     assert bytes(engine.calls[0].prompt).decode() == "system:Be kind.\nuser:Hi\nassistant:"
     assert engine.calls[0].params.stop == ("x",)
     assert engine.calls[0].params.top_k == 3
@@ -94,7 +97,8 @@ def test_a_forced_call_that_is_cut_has_no_input_yet(app: FastAPI, engine: FakeEn
 
 def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -> None:
     app = create_app(engine, ServerSettings(api_keys=("secret",)))
-    assert post(app, PATH, HI).status == 401
+    reply = post(app, PATH, HI)
+    assert (reply.status, "x-api-key: KEY" in reply.error["message"]) == (401, True)
     assert post(app, PATH, HI, headers={"x-api-key": "secret"}).status == 200
 
 

@@ -36,9 +36,9 @@ def test_each_name_matches_one_region_and_its_patterns(patterns: list[str]) -> N
         assert matched == ([expected] if expected else []), text
 
 
-@pytest.mark.parametrize("pattern", ["^a", "^x-", "^a$", "^ab$", "^script", "^_-9"])
+@pytest.mark.parametrize("pattern", ["^a", "^x-", "^a$", "^ab$", "^script", "^_-9", "", ".*", "^.*", ".*$"])
 def test_a_plain_pattern_matches_what_the_expression_does(pattern: str) -> None:
-    for text in [*TEXTS, "x-", "x-a", "a\n", "_-9", "aa", "^a", "a$"]:
+    for text in ["", *TEXTS, "x-", "x-a", "a\n", "\n", "_-9", "aa", "^a", "a$"]:
         assert matches_pattern(pattern, text) is value._matches(pattern, text), text
 
 

@@ -154,7 +154,7 @@ class ApiKeys:
             self._note_refusal()
             raise _error(
                 401,
-                "a valid API key is needed: Authorization: Bearer KEY",
+                "a valid API key is needed: Authorization: Bearer KEY, or x-api-key: KEY",
                 "authentication_error",
                 "invalid_api_key",
                 {"www-authenticate": "Bearer"},

@@ -12,7 +12,7 @@ from octavo.params import StructuredOutputsParams
 from octavo.params.structured import PARAM
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
-from octavo.structured.places import places_of, without_unique
+from octavo.structured.places import UNIQUE, places_of, without_unique
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
 from octavo.structured.structural_tag import structural_tag
@@ -23,6 +23,9 @@ MAX_SCHEMA_CHARS = 500_000
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
 _MOST = {"regex": MAX_REGEX_CHARS, "json": MAX_SCHEMA_CHARS}
+
+_HOLDERS = (dict, list)
+_EXPRESSIONS = frozenset(["pattern", "whitespace_pattern", "patternProperties"])
 
 Expression = tuple[str, str, str]
 """(a regular expression, its flags, where it stands)"""
@@ -91,11 +94,18 @@ def _source(wanted: StructuredOutputsParams) -> str:
 def from_schema(schema: Any) -> str:
     """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
     normal = _normalized(schema)
-    places = places_of(normal)
-    plain = without_unique(normal) if places else normal
-    _check(_patterns(plain))
-    grammar = {"grammars": [{"json_schema": {**plain, "x-guidance": JSON_OPTIONS}}]}
-    return json.dumps({**grammar, "places": places} if places else grammar)
+    text = json.dumps(_guided(normal))
+    if f'"{UNIQUE}"' in text and (places := places_of(normal)):
+        normal = without_unique(normal)
+        text = json.dumps({**_guided(normal), "places": places})
+    if text.count("pattern") > 1:  # one is JSON_OPTIONS' own
+        _check(_patterns(normal))
+    return text
+
+
+def _guided(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """In llguidance's own format."""
+    return {"grammars": [{"json_schema": {**schema, "x-guidance": JSON_OPTIONS}}]}
 
 
 def _normal(schema: Any) -> Any:
@@ -159,16 +169,15 @@ def _patterns(schema: Any) -> Iterator[Expression]:
     while open_parts:  # no recursion: a client chooses the depth
         part = open_parts.pop()
         if isinstance(part, list):
-            open_parts.extend(part)
+            open_parts += [each for each in part if isinstance(each, _HOLDERS)]
         elif isinstance(part, dict):
-            for name, value in part.items():
-                if isinstance(value, str):
-                    if name in ("pattern", "whitespace_pattern"):
+            if not _EXPRESSIONS.isdisjoint(part):
+                for name in ("pattern", "whitespace_pattern"):
+                    if isinstance(value := part.get(name), str):
                         yield value, "", name
-                elif isinstance(value, (dict, list)):
-                    if name == "patternProperties" and isinstance(value, dict):
-                        yield from ((str(pattern), "", name) for pattern in value)
-                    open_parts.append(value)
+                if isinstance(named := part.get("patternProperties"), dict):
+                    yield from ((str(pattern), "", "patternProperties") for pattern in named)
+            open_parts += [each for each in part.values() if isinstance(each, _HOLDERS)]
 
 
 def _regex(regex: Any) -> str:

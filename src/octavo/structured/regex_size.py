@@ -43,6 +43,8 @@ def repeats(regex: str, flags: str = "") -> Repeats:
     Args:
         flags: that stand outside of it, as in Lark's /.../x.
     """
+    if "{" not in regex:
+        return Repeats(1, 1, 0)
     verbose = "x" in flags or _VERBOSE.search(regex) is not None
     groups = [(1, 0)]  # per open group: the largest product in it so far, and its size written out
     last, size = 1, 0  # of the last atom

@@ -30,7 +30,10 @@ rules = {"/v1/embeddings": Rules(batched=True)}
 
 
 class EmbeddingRequest(Strict):
-    """POST /v1/embeddings. pooling, normalize: see octavo.pooling.PoolingParams."""
+    """POST /v1/embeddings. pooling, normalize: see octavo.pooling.PoolingParams.
+
+    truncate_prompt_tokens: -1: as many of the last tokens as the model takes.
+    """
 
     model: str | None = None
     input: Prompts
@@ -53,11 +56,12 @@ async def embeddings(request: Request) -> Response:
     engine = state.served(body.model)
     wanted = PoolingParams(body.pooling, body.normalize, body.dimensions)
     wanted.check(engine.embedding_size)
-    params = wanted.sampling(truncate_prompt_tokens=body.truncate_prompt_tokens)
+    kept = body.truncate_prompt_tokens
+    if kept == -1:
+        kept = engine.max_encoder_len or engine.max_model_len
+    params = wanted.sampling(truncate_prompt_tokens=kept)
     check_count(len(body.input), 1, engine.max_sequences, "input")
-    prompts = await encode_prompts(
-        engine, body.input, body.add_special_tokens, body.truncate_prompt_tokens is None, "input"
-    )
+    prompts = await encode_prompts(engine, body.input, body.add_special_tokens, kept is None, "input")
     name = new_id("embd")
     generation = make_generation(request, body, name, prompts, params, "input", ManyPrompts)
     as_text = body.encoding_format == "base64"

@@ -17,8 +17,6 @@ of one is left, the schema is refused. What has been left out never counts as im
 
 from __future__ import annotations
 
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
@@ -58,6 +56,7 @@ class Cases:
         self._exact: Cases | None = None
         self._negation = Negation(schemas, self._is_empty, self._leave_out)
         self._empty: dict[Conjunction, bool] = {}
+        self._apart: dict[tuple[int, int], bool] = {}  # of two subschemas, the smaller number first
         self._known: dict[Conjunction, list[Case]] = {}
         self._narrowed: dict[Conjunction, UnsupportedError] = {}
         self._lists: dict[tuple[int, bool], tuple[list[Outline], UnsupportedError | None]] = {}
@@ -98,7 +97,7 @@ class Cases:
         return found
 
     def is_everything(self, cases: list[Case]) -> bool:
-        return {case.type for case in cases if case.is_free} >= set(TYPES)
+        return len(cases) >= len(TYPES) and {case.type for case in cases if case.is_free} >= set(TYPES)
 
     def _find(self, conjunction: Conjunction) -> list[Case]:
         served: set[Alternative] = set()
@@ -199,7 +198,7 @@ class Cases:
                 if first:
                     self._open.discard(key)
             if not wanted:  # ways to violate something are nobody's alternatives
-                found = [replace(one, ways=frozenset()) if one.ways else one for one in found]
+                found = [one._replace(ways=frozenset()) if one.ways else one for one in found]
             why = self._left_out
             if not self._cut:
                 self._lists[key] = found, why
@@ -325,17 +324,23 @@ class Cases:
             {(one, True), (other, True)}
         ):
             return False
+        key = min(one, other), max(one, other)
+        if (known := self._apart.get(key)) is not None:
+            return known
         outer = self._left_out, self._cut
-        self._left_out = None
+        self._left_out, self._cut = None, False
+        found = False
         try:
             mine, its = (self._branches(number, True, frozenset()) for number in (one, other))
-            if self._left_out is not None or len(mine) * len(its) > MAX_CASES:
-                return False
-            return all(each.meet(part) is None for each in mine for part in its)
+            if self._left_out is None and len(mine) * len(its) <= MAX_CASES:
+                found = all(each.meet(part) is None for each in mine for part in its)
+            if not self._cut:
+                self._apart[key] = found
         except UnsupportedError:
-            return False
+            pass
         finally:
             self._left_out, self._cut = outer
+        return found
 
     def _is_empty(self, conjunction: Conjunction, exact: bool) -> bool:
         """Whether nothing satisfies it, as far as can be told: what leads back to itself cannot."""
@@ -345,11 +350,31 @@ class Cases:
             return self._exact._is_empty(conjunction, True)
         if conjunction not in self._empty:
             self._empty[conjunction] = False
-            with suppress(UnsupportedError):
-                cases = self.of(conjunction)
-                if conjunction not in self._narrowed:
-                    self._empty[conjunction] = all(map(self._is_impossible, cases))
+            self._empty[conjunction] = self._has_no_case(conjunction)
         return self._empty[conjunction]
+
+    def _has_no_case(self, conjunction: Conjunction) -> bool:
+        """Whether there is none that may be, and nothing was left out. The first one that may be ends it."""
+        outer = self._left_out, self._cut
+        self._left_out = None
+        try:
+            if len(conjunction) == 1:  # a place of its own most likely
+                cases = self.of(conjunction)
+                return conjunction not in self._narrowed and all(map(self._is_impossible, cases))
+            for branch in self._expand(sorted(conjunction), frozenset()):
+                values = self._values(branch.literals)
+                if values:
+                    return False
+                for kind in TYPES if values is None else ():
+                    if kind in branch.types and not all(
+                        map(self._is_impossible, self._merge(kind, branch.literals))
+                    ):
+                        return False
+            return self._left_out is None
+        except UnsupportedError:
+            return False
+        finally:
+            self._left_out, self._cut = outer
 
     def _is_impossible(self, case: Case) -> bool:
         """Whether a member that must be there cannot be."""
@@ -462,10 +487,11 @@ class Cases:
         return cases
 
     def _may_be(self, case: Case) -> bool:
-        impossible = (self._schemas.number(False), True)
-        if any(impossible in case.properties.get(name, ()) for name in case.required):
-            return False
-        return case.bounds_possible
+        if case.required:
+            impossible = (self._schemas.number(False), True)
+            if any(impossible in case.properties.get(name, ()) for name in case.required):
+                return False
+        return not case.bounds or case.bounds_possible
 
     def _allow_type(self, case: Case, types: Any, wanted: bool) -> bool:
         names = [types] if isinstance(types, str) else types

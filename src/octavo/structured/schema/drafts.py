@@ -37,6 +37,12 @@ _ALWAYS = (
 SUPPORTED = frozenset({*_SINCE, *_ALWAYS})
 """Words that are understood. Some of them only in part: then the error says which part is missing."""
 
+_PLAIN = frozenset(_ALWAYS) - {
+    "$ref", "additionalItems", "dependencies", "exclusiveMaximum", "exclusiveMinimum", "format", "items",
+    "pattern", "patternProperties",
+}  # fmt: skip
+"""Words that stay as they are, in every draft."""
+
 FORMATS = frozenset(
     ["date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri"]
 )
@@ -77,6 +83,8 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
     if draft == 2019 and "$recursiveRef" in schema:
         raise UnsupportedError("JSON schema keyword '$recursiveRef' is not supported", PARAM)
     found = {word: value for word, value in schema.items() if word in SUPPORTED}
+    if found.keys() <= _PLAIN:
+        return found, found
     foreign = {word for word in found if _SINCE.get(word, 0) > draft} if draft < NEWEST else set[str]()
     if "pattern" in found or "patternProperties" in found:
         _read_patterns(found)

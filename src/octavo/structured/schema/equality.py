@@ -29,6 +29,8 @@ def equal(one: Any, other: Any) -> bool:
 
 def frozen(value: Any) -> Any:
     """Something hashable that is equal for equal values (see equal)."""
+    if isinstance(value, str):
+        return "string", value
     kind = type_of(value)
     if kind == "array":
         return kind, tuple(map(frozen, value))

@@ -27,7 +27,9 @@ _COUNT = re.compile(r"\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\}")
 
 def has_lookahead(pattern: str) -> bool:
     """Whether it looks around: ahead, behind, for the edge of a word, or an end of the text in its middle."""
-    if "(?" not in pattern and "\\" not in pattern and not ("^" in pattern[1:] or "$" in pattern[:-1]):
+    if not any(sign in pattern for sign in ("(?", r"\b", r"\B")) and not (
+        "^" in pattern[1:] or "$" in pattern[:-1]
+    ):
         return False
     return any(
         token[0] in _LOOKS

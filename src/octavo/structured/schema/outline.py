@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.structured.schema.equality import frozen, type_of
 from octavo.structured.schema.refs import Schemas
@@ -33,10 +32,10 @@ _SAYS_NOTHING = KINDS.keys() - {"required", "properties", "additionalProperties"
 _ALL = frozenset(TYPES)
 _NAMES = frozenset([*TYPES, "integer"])
 _NONE: frozenset[Any] = frozenset()
+_ONLY = {name: frozenset([name]) for name in TYPES}
 
 
-@dataclass(frozen=True, slots=True)
-class Outline:
+class Outline(NamedTuple):
     """Literals that hold together, and what their values are like.
 
     Attributes:
@@ -70,7 +69,7 @@ class Outline:
         """Both; None: nothing is both."""
         if self is EVERYTHING or other is EVERYTHING:
             return other if self is EVERYTHING else self
-        types = self.types & other.types
+        types = self.types if self.types is other.types else self.types & other.types
         if not types or not (self.held.isdisjoint(other.violated) and self.violated.isdisjoint(other.held)):
             return None
         values = self.values
@@ -87,7 +86,7 @@ class Outline:
         found = self._joined(other, types, values)
         if "object" in types and found.needed and not found.members_possible():
             types = types - {"object"}
-            return replace(found, types=types) if types else None
+            return found._replace(types=types) if types else None
         return found
 
     def _joined(self, other: Outline, types: frozenset[str], values: frozenset[Any] | None) -> Outline:
@@ -96,21 +95,22 @@ class Outline:
             named = other.named if named is None else named & other.named
         literals, members = other.literals, other.members
         if not (self.held.isdisjoint(other.held) and self.violated.isdisjoint(other.violated)):
-            literals = tuple(each for each in literals if each not in self.literals)
+            known = frozenset(self.literals)
+            literals = tuple(each for each in literals if each not in known)
             members = tuple(each for each in members if not any(each is mine for mine in self.members))
         return Outline(
             self.literals + literals,
-            self.held | other.held,
-            self.violated | other.violated,
+            _union(self.held, other.held),
+            _union(self.violated, other.violated),
             types,
-            self.needed | other.needed,
-            self.absent | other.absent,
+            _union(self.needed, other.needed),
+            _union(self.absent, other.absent),
             named,
             self.only + other.only,
             self.never + other.never,
             self.members + members,
-            self.broken | other.broken,
-            self.ways | other.ways,
+            _union(self.broken, other.broken),
+            _union(self.ways, other.ways),
             values,
         )
 
@@ -144,7 +144,14 @@ class Outline:
         return self.held <= other.held and self.violated <= other.violated and self.types >= other.types
 
     def by(self, way: Alternative) -> Outline:
-        return replace(self, ways=self.ways | {way})
+        return self._replace(ways=self.ways | {way})
+
+
+def _union(one: frozenset[Any], other: frozenset[Any]) -> frozenset[Any]:
+    """Both; the one itself where the other is empty, as most are."""
+    if not other:
+        return one
+    return one | other if one else other
 
 
 EVERYTHING = Outline()
@@ -162,7 +169,7 @@ def outline(schemas: Schemas, literals: Iterable[Literal]) -> Outline | None:
     if found is None or not plain:
         return found
     held = frozenset((number, keyword) for number, keyword, _ in plain)
-    return replace(found, literals=(*found.literals, *plain), held=found.held | held)
+    return found._replace(literals=(*found.literals, *plain), held=found.held | held)
 
 
 def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outline:
@@ -175,28 +182,29 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
         _types(schemas, number, keyword, wanted),
     )
     if wanted and keyword == "const":
-        return replace(found, values=frozenset([frozen(given)]))
+        return found._replace(values=frozenset([frozen(given)]))
     if wanted and keyword == "enum" and isinstance(given, list):
-        return replace(found, values=frozenset(map(frozen, given)))
+        return found._replace(values=schemas.values(number))
     if keyword == "required" and isinstance(given, list):
         names = frozenset(name for name in given if isinstance(name, str))
-        return replace(found, needed=names) if wanted else replace(found, absent=names)  # of one name then
+        return found._replace(needed=names) if wanted else found._replace(absent=names)  # of one name then
     if keyword == "properties":
-        values = tuple(_values(schemas if wanted else schemas.exact, given, wanted))
         members = {name: schemas.number(part) for name, part in given.items()}
+        values = tuple(_values(schemas if wanted else schemas.exact, members, wanted))
         if wanted:
-            return replace(found, only=values, members=(members,))
-        return replace(found, never=values, needed=frozenset(given), broken=frozenset(members.items()))
+            return found._replace(only=values, members=(members,))
+        return found._replace(never=values, needed=frozenset(given), broken=frozenset(members.items()))
     closed = keyword == "additionalProperties" and wanted and given is False
     if closed and not schemas[number].get("patternProperties"):
-        return replace(found, named=frozenset(schemas[number].get("properties", ())))
+        return found._replace(named=frozenset(schemas[number].get("properties", ())))
     return found
 
 
-def _values(schemas: Schemas, properties: Any, wanted: bool) -> Iterator[tuple[str, frozenset[Any]]]:
+def _values(
+    schemas: Schemas, members: Mapping[str, int], wanted: bool
+) -> Iterator[tuple[str, frozenset[Any]]]:
     """Of the properties that a const or enum decides, those that satisfy (or, not wanted, never violate)."""
-    for name, part in properties.items():
-        number = schemas.number(part)
+    for name, number in members.items():
         node = schemas[number]
         if not isinstance(node, Mapping) or not ("const" in node or isinstance(node.get("enum"), list)):
             continue
@@ -212,7 +220,7 @@ def _values(schemas: Schemas, properties: Any, wanted: bool) -> Iterator[tuple[s
 def _types(schemas: Schemas, number: int, keyword: str, wanted: bool) -> frozenset[str]:
     """The JSON types of values of one literal; integers are numbers."""
     if keyword in KINDS:
-        return _ALL if wanted else frozenset([KINDS[keyword]])
+        return _ALL if wanted else _ONLY[KINDS[keyword]]
     given = schemas[number][keyword]
     if keyword == "type":
         names = (

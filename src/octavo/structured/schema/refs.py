@@ -24,6 +24,8 @@ LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitions"])  # they demand nothing
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
 _HOLDS_SOME = frozenset([*SINGLE, *LISTS, *MAPS])
+_ANCHORS = frozenset(["$anchor", "$dynamicAnchor"])
+_SINGLE, _LISTS, _MAPS, _REFERENCES = map(frozenset, (SINGLE, LISTS, MAPS, ("$ref", "$dynamicRef")))
 
 
 class TooLargeError(UnsupportedError):
@@ -78,7 +80,9 @@ class Schemas:
         """The number of a subschema that stands in one, or of the first one that says the same."""
         if isinstance(schema, bool):
             return self._plain(schema)
-        return self._as_first(self._number[id(schema)])
+        number = self._number[id(schema)]
+        found = self._alike.get(number)
+        return self._as_first(number) if found is None else found
 
     def _as_first(self, number: int) -> int:
         found = self._alike.get(number)
@@ -100,17 +104,19 @@ class Schemas:
         for word, value in node.items():
             if word in _NAMES:
                 continue
-            if word in SINGLE:
+            if word in _SINGLE:
                 found.append((word, self.number(value)))
-            elif word in LISTS:
+            elif word in _LISTS:
                 found.append((word, *map(self.number, value)))
-            elif word in MAPS:  # their order is the answer's
-                found.append((word, *((name, self.number(part)) for name, part in value.items())))
-            elif word in ("$ref", "$dynamicRef"):
+            elif word in _MAPS:  # their order is the answer's
+                found.append((word, *[(name, self.number(part)) for name, part in value.items()]))
+            elif word in _REFERENCES:
                 found.append((word, self._meant(number, value), word == "$ref" or number))
             else:
-                found.append((word, frozen(value)))
-        return tuple(sorted(found, key=itemgetter(0)))
+                found.append((word, value if isinstance(value, str) else frozen(value)))
+        if len(found) > 1:
+            found.sort(key=itemgetter(0))
+        return tuple(found)
 
     def _meant(self, number: int, reference: Any) -> Any:
         try:
@@ -225,13 +231,14 @@ class Schemas:
             self._number[id(own)] = number
         if number == 0:
             self._places.setdefault("", number)
-        for keyword in ("$anchor", "$dynamicAnchor"):
+        for keyword in () if _ANCHORS.isdisjoint(schema) else ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(keyword), str):
                 self._places[f"{base}#{name}"] = number
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(number)
-        for part in _parts(schema):
-            self._add(part, base, draft, depth + 1)
+        if not _HOLDS_SOME.isdisjoint(schema):
+            for part in _parts(schema):
+                self._add(part, base, draft, depth + 1)
 
     def _enter(self, schema: Mapping[str, Any], base: str, draft: int) -> str:
         """The base URI of a subschema, which may name itself; the next number is its."""
@@ -262,8 +269,6 @@ class _Exact(Schemas):
 
 
 def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
-    if _HOLDS_SOME.isdisjoint(schema):
-        return
     for keyword in SINGLE:
         if keyword in schema:
             yield schema[keyword]

@@ -20,6 +20,8 @@ MAX_KNOWN = 200
 """Characters of a text of which it is remembered what matches it."""
 
 _PLAIN = re.compile(r"\^([A-Za-z0-9_-]+)(\$?)")
+_ANYWHERE = frozenset(["", ".*", "^.*", ".*$"])
+"""Patterns that are found in every text."""
 
 
 def check_number(keyword: str, value: Any) -> None:
@@ -203,6 +205,8 @@ def matches_pattern(pattern: str, text: str) -> bool:
     """Whether the pattern is found in the text. In linear time, by llguidance's own expressions."""
     if plain := _PLAIN.fullmatch(pattern):  # as ^x- is: most patterns of names are
         return text == plain[1] if plain[2] else text.startswith(plain[1])
+    if pattern in _ANYWHERE:
+        return True
     return _matched(pattern, text) if len(text) <= MAX_KNOWN else _matches(pattern, text)
 
 
