@@ -5,6 +5,7 @@ Each takes a Place and yields checks; each starts a server of its own.
 
 from __future__ import annotations
 
+import http.client
 import json
 import signal
 import time
@@ -165,7 +166,7 @@ def device_lost(place: Place) -> Iterator[Check]:
         def end(number: int) -> str:
             try:
                 events = list(server.stream(CHAT, chat(number, 200)))
-            except (OSError, RuntimeError) as error:  # it came too late
+            except (OSError, RuntimeError, http.client.HTTPException) as error:  # it came too late, or was torn
                 return "refused" if isinstance(error, OSError) or "with 503" in str(error) else str(error)
             return "cut" if any("error" in json.loads(each) for each in events if each != "[DONE]") else "whole"
 

@@ -60,6 +60,31 @@ def test_engine(name: str, tmp_path: Path) -> None:
     assert wrong(engine.run(name, place(tmp_path))) == []
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["text", "disk", "preemption"])
+def test_engine_on_interpreted_kernels(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The GPU's own path: draws and pages on the device, steps in flight, swapped and saved pages.
+
+    Log-probabilities to three places: the BLAS under the interpreter adds by a row's place in its tile."""
+    from octavo.kernels import cuda, select
+    from octavo.kernels.cuda.steps import Steps
+
+    engine, plain, exact = gpu("engine"), select.make_backend, gpu("place").answer
+
+    def backend(name: str, wanted: Any) -> Any:
+        return plain(name, wanted) if name == "reference" else cuda.make("cpu", dtype="float32", exact=True)
+
+    def rounded(output: Any) -> Any:
+        tokens, scores, reason = exact(output)
+        return tokens, [round(score, 3) for score in scores], reason
+
+    monkeypatch.setattr(select, "make_backend", backend)
+    monkeypatch.setattr(Steps, "prepare", lambda self: None)
+    monkeypatch.setattr(engine, "answer", rounded)
+    with np.errstate(all="ignore"):
+        assert wrong(engine.run(name, place(tmp_path))) == []
+
+
 @pytest.mark.parametrize(
     ("name", "forced", "noticed"),
     [
