@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from octavo.kernels import select
@@ -22,4 +24,15 @@ def _make(wanted: select.WantedBackend) -> Backend:
     )
 
 
-BACKEND = select.BackendRegistration("Triton", _make, device="cuda")
+def _build() -> str:
+    """Of the kernels' sources, and of who compiles them or brings kernels of its own."""
+    import torch
+    import triton
+
+    made = hashlib.sha256(f"{torch.__version__} {triton.__version__} {torch.version.cuda}".encode())
+    for file in sorted((Path(__file__).parents[1] / "cuda").glob("*.py")):
+        made.update(file.read_bytes())
+    return made.hexdigest()
+
+
+BACKEND = select.BackendRegistration("Triton", _make, device="cuda", build=_build)
