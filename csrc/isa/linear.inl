@@ -196,7 +196,10 @@ SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
 }
 
 // Prefetch distance. While each of T tiles computes panels p to p + count, it prefetches its share of the next `next`
-// panels. One tile of one panel prefetches 6 KiB ahead in its own panel instead: its blocks pass too fast for more.
+// panels. One tile of one panel prefetches 6 KiB ahead in its own range instead: its blocks pass too fast for more. Its
+// last panel prefetches what the thread goes on with, as far as it is one's length.
+constexpr int64_t kStreamAhead = 6144;
+SIMD bool streams(const Activations& a, int64_t count, int64_t T) { return a.q && T == 1 && count == 1; }
 struct Following {
     const uint8_t* at;
     int64_t part, each; // bytes of a tile, and with each block of a quantized panel
@@ -207,7 +210,10 @@ SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64
     const uint8_t* at = next ? panel + count * w.panel_bytes : upcoming;
     const int64_t part = at ? (next ? next : count) * w.panel_bytes / T : 0;
     if (!a.q) return {.at = at, .part = part, .each = 0};
-    if (T == 1 && count == 1) return {.at = panel + 6144, .part = 0, .each = w.block_bytes};
+    if (streams(a, count, T)) {
+        const bool goes_on = !next && upcoming && w.panel_bytes <= kStreamAhead;
+        return {.at = goes_on ? upcoming : panel + kStreamAhead, .part = 0, .each = w.block_bytes};
+    }
     return {.at = at, .part = part, .each = (part * kBlock / w.k + 63) / 64 * 64};
 }
 
@@ -252,6 +258,7 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
 #endif
             const int64_t next = panels_at_once(a, end - p - count);
             const Following follow = joins && a.a.m == 1 ? Following{} : following(w, a.a, p, count, next, last - first_tile, a.upcoming);
+            if (!next && a.upcoming && streams(a.a, count, last - first_tile) && w.panel_bytes > kStreamAhead) prefetch_bytes(a.upcoming, kStreamAhead);
             const int64_t low = joins && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
             for (int64_t t = first_tile; t < last; t++) {
                 const Ahead ahead = follow.of_tile(t - first_tile);

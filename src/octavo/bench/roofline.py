@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from octavo.bench.calibrate import Machine
@@ -218,10 +218,12 @@ class Line:
         work: "prompt" or "decode".
         size: tokens of the prompt, or sequences decoding.
         context: mean tokens that a query saw.
-        rate: tokens a second, the median.
+        rate: tokens a second: the median of a run's steps, or of the prompts.
         share: least time over the measured one, 0..1.
         bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
         bandwidth: bytes a second that reading as many bytes gets, measured before and after: the better.
+
+    Of the runs that decode, the one whose share is the middle one; each has sweeps of the memory beside it.
     """
 
     work: str
@@ -272,21 +274,28 @@ class Meter:
     def _decode_line(self, batch: int, prompt: int) -> Line:
         context = prompt + self.new_tokens // 2
         moved = self.work.decode_bytes(batch, context)
-        # Others share the memory: what it gives now is what counts, so the sweeps stand around the runs.
-        found = [self.sweep(moved)] if self.sweep else [self.machine.bandwidth]
-        runs = self._runs(batch, prompt, self.new_tokens)
-        found += [self.sweep(moved)] if self.sweep else []
-        # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
-        seconds = statistics.median(s.seconds for run in runs for s in run.decode if s.tokens == batch)
         machine = self.decoding(batch) if self.decoding else self.machine
-        here = replace(machine, bandwidth=max(found))
-        bound = self.work.decode(here, batch, context)
-        return _line("decode", batch, context, batch, seconds, bound, here)
+        sweep = self.sweep or (lambda _: self.machine.bandwidth)
+        found, lines = [], []
+        for number, run in enumerate(self._runs_one_by_one(batch, prompt, self.new_tokens)):
+            # Others share the memory: what it gives now is what counts, so a sweep stands on each side of a run.
+            found.append(sweep(moved))
+            if number == 0:
+                continue  # it warmed up
+            # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
+            seconds = statistics.median(s.seconds for s in run.decode if s.tokens == batch)
+            here = replace(machine, bandwidth=max(found[-2:]))
+            bound = self.work.decode(here, batch, context)
+            lines.append(_line("decode", batch, context, batch, seconds, bound, here))
+        return sorted(lines, key=lambda line: line.share)[len(lines) // 2]
 
     def _runs(self, count: int, length: int, new_tokens: int) -> list[Run]:
-        vocab = self.driver.vocab_size
-        prompts = (random_prompts(count, length, vocab, seed) for seed in range(self.repeat + 1))
-        return [self.driver.run(each, new_tokens) for each in prompts][1:]  # the first warmed up
+        return list(self._runs_one_by_one(count, length, new_tokens))[1:]  # the first warmed up
+
+    def _runs_one_by_one(self, count: int, length: int, new_tokens: int) -> Iterator[Run]:
+        for seed in range(self.repeat + 1):
+            prompts = random_prompts(count, length, self.driver.vocab_size, seed)
+            yield self.driver.run(prompts, new_tokens)
 
 
 def _line(
