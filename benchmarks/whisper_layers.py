@@ -1,4 +1,4 @@
-"""Whisper's decoder of a CTranslate2 folder (config.json, model.bin of floats, tokenizer.json) in transformers.
+"""A CTranslate2 folder's Whisper decoder (config.json, model.bin of floats, tokenizer.json) in transformers.
 
 As a decoder of text it is a language model that also looks at sound. Here it hears two seconds of silence.
 """
@@ -124,7 +124,8 @@ def decoder(folder: Path) -> tuple[Any, Any]:
         max_target_positions=len(state["decoder.embed_positions.weight"]),
         pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=0,
     )  # fmt: skip
-    model = WhisperModel(config).eval()
+    model = WhisperModel(config)
+    model.train(mode=False)
     model.load_state_dict(state)
     with torch.no_grad():
         sound = torch.zeros(1, mels, 2 * config.max_source_positions)
@@ -135,4 +136,6 @@ def ids_of(folder: Path, text: str) -> list[int]:
     """The text's tokens, without those that say what is spoken."""
     from tokenizers import Tokenizer
 
-    return list(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids)
+    return list(
+        Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
+    )

@@ -51,7 +51,12 @@ def whisper() -> WhisperModel:
     torch.manual_seed(0)
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "num_mel_bins": 8, "vocab_size": 60}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 4}
-    rest = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_source_positions": 120, "max_target_positions": 20}
+    rest = {
+        "encoder_ffn_dim": 64,
+        "decoder_ffn_dim": 64,
+        "max_source_positions": 120,
+        "max_target_positions": 20,
+    }
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
     model = WhisperModel(WhisperConfig(**sizes, **heads, **rest, **ids)).eval()
     for weight in model.parameters():
@@ -119,7 +124,7 @@ def test_whisper_of_ctranslate2_is_transformers(tmp_path: Path) -> None:
         got = decoder(ids, encoder_hidden_states=heard).last_hidden_state
     torch.testing.assert_close(heard, states)
     torch.testing.assert_close(got, want)
-    assert layers.HEARD == heard.shape[1]
+    assert heard.shape[1] == layers.HEARD
 
 
 @pytest.mark.parametrize(
@@ -137,5 +142,5 @@ def test_what_is_no_whole_whisper_is_refused(changes: dict[str, Any], message: s
         script("whisper_layers").decoder(tmp_path)
     data = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(data[: len(data) // 2])
-    with pytest.raises(SystemExit, match="ends too early|no Whisper"):
+    with pytest.raises(SystemExit, match=r"ends too early|no Whisper"):
         script("whisper_layers").decoder(tmp_path)

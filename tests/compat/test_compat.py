@@ -90,7 +90,10 @@ def test_what_bitsandbytes_asks_for() -> None:
         ),
         (lambda: BitsAndBytesConfig(load_in_8bit=True, llm_int8_threshold=0.0), "llm_int8_threshold"),
         (lambda: BitsAndBytesConfig(load_in_4bit="yes"), "load_in_4bit must be True or False, not 'yes'"),  # type: ignore[arg-type]
-        (lambda: BitsAndBytesConfig(bnb_4bit_compute_dtype="banana"), "bnb_4bit_compute_dtype must be one of"),
+        (
+            lambda: BitsAndBytesConfig(bnb_4bit_compute_dtype="banana"),
+            "bnb_4bit_compute_dtype must be one of",
+        ),
         (lambda: BitsAndBytesConfig(bnb_4bit_quant_storage=7), "bnb_4bit_quant_storage must be one of"),
         (lambda: BitsAndBytesConfig(llm_int8_skip_modules=["lm_head"]), "llm_int8_skip_modules is not"),
         (lambda: BitsAndBytesConfig(llm_int8_has_fp16_weight=True), "llm_int8_has_fp16_weight is not"),

@@ -57,7 +57,9 @@ def test_negative_ids_are_refused_without_a_vocabulary_too() -> None:
         core().add_request("r", [1, -3], GREEDY)
 
 
-@pytest.mark.parametrize(("tokens", "params"), [("Hello", None), ("Hello", GREEDY), ([1], 10), ([1], 0), ([1.5], None)])
+@pytest.mark.parametrize(
+    ("tokens", "params"), [("Hello", None), ("Hello", GREEDY), ([1], 10), ([1], 0), ([1.5], None)]
+)
 def test_text_and_numbers_are_no_tokens_and_params(tokens: Any, params: Any) -> None:
     engine = core()
     with pytest.raises(InvalidRequestError, match="takes token ids and SamplingParams"):

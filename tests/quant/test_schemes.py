@@ -213,7 +213,10 @@ def broken_nf4(**state: Any) -> Tensors:
             nf4((4, 64), nested=False)[0] | {"X.weight.absmax": torch.tensor([1.0, 2.0, torch.nan, 1.0])},
             "tensor 'X.weight.absmax' holds numbers that are not finite",
         ),
-        (broken_nf4(nested_offset=float("inf")), "tensor 'X.weight.absmax' holds numbers that are not finite"),
+        (
+            broken_nf4(nested_offset=float("inf")),
+            "tensor 'X.weight.absmax' holds numbers that are not finite",
+        ),
     ],
 )
 def test_broken_nf4_is_refused(tensors: Tensors, message: str) -> None:

@@ -90,7 +90,7 @@ def page_file_of(
     size = page_bytes(kv)
     if size is None:
         raise UnsupportedError("prefix_cache_dir: these pages cannot be written to disk", "prefix_cache_dir")
-    made_by = {
+    made_by: dict[str, object] = {
         "model": content.result(),
         "octavo": __version__,
         "kernels": [backend.name, backend.isa, kernels_hash(backend.name)],

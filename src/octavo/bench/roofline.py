@@ -278,7 +278,7 @@ class Meter:
         sweep = self.sweep or (lambda _: self.machine.bandwidth)
         found, lines = [], []
         for number, run in enumerate(self._runs_one_by_one(batch, prompt, self.new_tokens)):
-            # Others share the memory: what it gives now is what counts, so a sweep stands on each side of a run.
+            # Others share the memory: what it gives now is what counts, so a run has a sweep on each side.
             found.append(sweep(moved))
             if number == 0:
                 continue  # it warmed up

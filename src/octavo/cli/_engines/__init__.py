@@ -147,7 +147,7 @@ def _other_meanings(names: Set[str]) -> list[str]:
     return [
         f"{name} is not {table.NAME}'s: {table.NOTES[name]}"
         for table in engines().values()
-        for name in names.intersection(table.NOTES).difference(table.SAME.split())
+        for name in (names & table.NOTES.keys()) - set(table.SAME.split())
         if names & only_of(table.NAME)
     ]
 

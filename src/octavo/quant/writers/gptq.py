@@ -103,9 +103,10 @@ def _factor(stem: str, h: F64Array, damp: float) -> F32Array:
             more *= 10
             continue
         del h
-        factor = np.ascontiguousarray(factor)
-        _invert(factor)
-        return factor.astype(np.float32)
+        upper = np.ascontiguousarray(factor, np.float64)
+        del factor
+        _invert(upper)
+        return upper.astype(np.float32)
     raise CheckpointError(
         f"tensor '{stem}.weight': what it is multiplied with on the calibration text gives no inverse: raise "
         "--damp, or give a longer text"
