@@ -8,7 +8,7 @@ NO_TOKEN_ALLOWED = "no token is allowed"
 
 
 class OctavoError(Exception):
-    """Base of all errors with a message made for people. Commands print it and exit 1, or 2 (wrong requests)."""
+    """Base of all errors with a message made for people. Commands print it and exit 1 (wrong requests: 2)."""
 
 
 class InvalidRequestError(OctavoError, ValueError):
