@@ -71,7 +71,7 @@ class Vocabulary:
         self.ask = functools.lru_cache(KEPT_WORDS)(self._look_up)
 
     def _look_up(self, word: bytes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """(tokens that hold the word, [bytes - 1, 2]: for i from 1 the Range of those with word[i:] first)."""
+        """(tokens that hold the word; [bytes - 1, 2], the Range of those that word[i:] begins, i from 1)."""
         ranges = np.zeros((len(word) - 1, 2), np.int32)
         for i in range(max(1, len(word) - self._longest), len(word)):
             ranges[i - 1] = self.beginning(word[i:])
