@@ -13,7 +13,7 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 import octavo
-from octavo.server.metric_names import family
+from octavo.server.metric_names import family, histogram_family
 from octavo.server.metrics import Histogram
 from octavo.server.state import ServerState
 
@@ -62,7 +62,7 @@ class EdgeCollector(Collector):
         for name, counts in (("http_rejections", state.rejections), ("connections_closed", self.closed)):
             yield family(name, [((reason,), count) for reason, count in sorted(counts.items())])
         yield family("build_info", [((octavo.__version__, platform.python_version()), 1)])
-        yield self.lag.family()
+        yield histogram_family(self.lag.name, self.lag.numbers[:])
         yield from self._process.collect()
         if (count := num_threads()) is not None:
             yield family("process_threads", [((), count)])

@@ -5,10 +5,12 @@ docs/reference/metrics.md is derived from it. Names stand behind `octavo_`, but 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 MODEL = ("model_name", "engine")
 """Labels of what belongs to a model; of one engine, "0" as vLLM has it."""
@@ -180,6 +182,10 @@ SUMS: Mapping[str, tuple[str, ...]] = {
 """Names of others that stand for the sum of ours, whatever labels those have beside the model's."""
 
 
+HISTOGRAMS = tuple(name for name, known in METRICS.items() if known.kind == "histogram" and known.labels)
+"""Those of requests. (The event loop's has no labels.)"""
+
+
 def exposed(name: str) -> str:
     """The name as a scrape has it, but for the suffixes of a histogram's samples."""
     known = {**METRICS, **PROCESS}[name]
@@ -199,4 +205,18 @@ def family(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metri
     made = kind(name if name in PROCESS else f"octavo_{name}", known.text, labels=known.labels)
     for labels, value in samples:
         made.add_metric(labels, value)
+    return made
+
+
+def histogram_family(name: str, numbers: Sequence[float], labels: tuple[str, ...] = ()) -> Metric:
+    """A histogram with its samples.
+
+    Args:
+        numbers: values in each bucket, in those above all bounds, and the sum of all.
+        labels: their values.
+    """
+    known = METRICS[name]
+    bounds = map(floatToGoString, (*known.buckets, float("inf")))
+    made = HistogramMetricFamily(f"octavo_{name}", known.text, labels=known.labels)
+    made.add_metric(labels, list(zip(bounds, accumulate(numbers[:-1]), strict=True)), numbers[-1])
     return made

@@ -8,18 +8,16 @@ from __future__ import annotations
 import math
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
-from itertools import accumulate
+from collections import defaultdict
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
 from octavo.params import RequestMetrics, RequestOutput
-from octavo.server.metric_names import METRICS, family
-from octavo.server.scrape import EngineCollector, WithAliases
+from octavo.server.metric_names import HISTOGRAMS, METRICS
+from octavo.server.scrape import CountsCollector, EngineCollector, WithAliases
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
@@ -33,40 +31,25 @@ class Histogram:
     """
 
     def __init__(self, name: str) -> None:
-        self._name, self._bounds = name, (*METRICS[name].buckets, math.inf)
-        self._numbers = array("d", [0.0]) * (len(self._bounds) + 1)
+        self.name, self._bounds = name, (*METRICS[name].buckets, math.inf)
+        self.numbers = array("d", [0.0]) * (len(self._bounds) + 1)
 
     def observe(self, value: float, times: int = 1) -> None:
-        self._numbers[bisect_left(self._bounds, value)] += times
-        self._numbers[-1] += value * times
-
-    def family(self, labels: tuple[str, ...] = ()) -> Metric:
-        """As a scrape has it, with the values of its labels."""
-        known, numbers = METRICS[self._name], self._numbers[:]
-        made = HistogramMetricFamily(f"octavo_{self._name}", known.text, labels=known.labels)
-        bounds = map(floatToGoString, self._bounds)
-        made.add_metric(labels, list(zip(bounds, accumulate(numbers[:-1]), strict=True)), numbers[-1])
-        return made
+        self.numbers[bisect_left(self._bounds, value)] += times
+        self.numbers[-1] += value * times
 
 
-class Metrics(Collector):
+class Metrics:
     """Counts what the server sees; asks the engine for the rest when scraped."""
 
     def __init__(self) -> None:
         inner = CollectorRegistry()
-        self._histograms = {
-            name: Histogram(name)
-            for name, known in METRICS.items()
-            if known.kind == "histogram" and known.labels
-        }
-        self._intervals = self._histograms["inter_token_latency_seconds"]
-        # By the values of their labels, a number each, which is changed in its place (see Histogram).
-        self._counts: dict[str, dict[tuple[str, ...], array[int]]] = {
-            name: {} for name in ("request_success", "request_cut", "http_requests")
-        }
+        self._histograms = {name: Histogram(name) for name in HISTOGRAMS}
+        # By a counter's name and its labels' values, a number each, which is changed in its place.
+        self._counts: defaultdict[tuple[str, ...], array[int]] = defaultdict(lambda: array("q", [0]))
         self._engine = EngineCollector()
         self._labels = ("", "0")  # of no model yet
-        inner.register(self)
+        inner.register(CountsCollector(self._histograms.values(), self._counts, self._engine))
         inner.register(self._engine)
         self._registry = CollectorRegistry()
         self._registry.register(WithAliases(inner))
@@ -84,26 +67,13 @@ class Metrics(Collector):
         """The text exposition format, version 0.0.4."""
         return generate_latest(self._registry)
 
-    def collect(self) -> Iterable[Metric]:
-        """What was counted here. (render() says what there is beside.)"""
-        for histogram in self._histograms.values() if self._engine.engine is not None else ():
-            yield histogram.family(self._labels)
-        for name, counts in self._counts.items():
-            yield family(name, [(labels, count[0]) for labels, count in list(counts.items())])
-
-    def _count(self, name: str, *labels: str) -> None:
-        counts = self._counts[name]
-        if (count := counts.get(labels)) is None:
-            count = counts[labels] = array("q", [0])
-        count[0] += 1
-
     def count_http(self, method: str, path: str, status: int) -> None:
         """One response."""
-        self._count("http_requests", method, path, str(status))
+        self._counts["http_requests", method, path, str(status)][0] += 1
 
     def observe_interval(self, seconds: float, tokens: int) -> None:
         """A streamed update of this many tokens came so long after the one before."""
-        self._intervals.observe(seconds / tokens, tokens)
+        self._histograms["inter_token_latency_seconds"].observe(seconds / tokens, tokens)
 
     def observe_end(self, output: RequestOutput | None, num_tokens: list[int], reason: str | None) -> None:
         """A prompt's request ended.
@@ -114,9 +84,9 @@ class Metrics(Collector):
             reason: "stop" or "length"; None: the client left, or the request failed.
         """
         if output is None or reason is None:
-            self._count("request_cut", *self._labels)
+            self._counts["request_cut", *self._labels][0] += 1
             return
-        self._count("request_success", *self._labels, reason)
+        self._counts["request_success", *self._labels, reason][0] += 1
         values: dict[str, float] = {
             "request_prompt_tokens": output.num_prompt_tokens,
             "request_generation_tokens": sum(num_tokens),

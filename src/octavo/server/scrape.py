@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
@@ -10,10 +10,11 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from octavo.server.metric_names import METRICS, MODEL, SUMS, family
+from octavo.server.metric_names import METRICS, MODEL, SUMS, family, histogram_family
 
 if TYPE_CHECKING:
     from octavo.server.engine import ServedEngine
+    from octavo.server.metrics import Histogram
 
 Samples = Mapping[tuple[str, ...], float]
 """Values by their labels, the model's left out."""
@@ -79,6 +80,30 @@ DEVICE = {
     "peak": "device_memory_peak_bytes",
 }
 """Metrics by what ServedEngine.device_memory calls it; a CPU has none of them."""
+
+
+class CountsCollector(Collector):
+    """What Metrics counts: nothing of requests before there is an engine.
+
+    Args:
+        counts: a number each by the counter's name and its labels' values.
+    """
+
+    def __init__(
+        self,
+        histograms: Iterable[Histogram],
+        counts: Mapping[tuple[str, ...], Sequence[int]],
+        engine: EngineCollector,
+    ) -> None:
+        self._histograms, self._counts, self._engine = histograms, counts, engine
+
+    def collect(self) -> Iterable[Metric]:
+        if self._engine.engine is not None:
+            for each in self._histograms:
+                yield histogram_family(each.name, each.numbers[:], self._engine.labels())
+        counts = list(self._counts.items())  # the event loop goes on counting
+        for name in ("request_success", "request_cut", "http_requests"):
+            yield family(name, [(key[1:], count[0]) for key, count in counts if key[0] == name])
 
 
 class WithAliases(Collector):

@@ -71,7 +71,7 @@ class Vocabulary:
         self.ask = functools.lru_cache(KEPT_WORDS)(self._look_up)
 
     def _look_up(self, word: bytes) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """(tokens that hold the word, [bytes - 1, 2]: the Range of those that begin with word[i:], i from 1)."""
+        """(tokens that hold the word; [bytes - 1, 2], the Range of those that word[i:] begins, i from 1)."""
         ranges = np.zeros((len(word) - 1, 2), np.int32)
         for i in range(max(1, len(word) - self._longest), len(word)):
             ranges[i - 1] = self.beginning(word[i:])
@@ -108,7 +108,7 @@ class Vocabulary:
 
 
 def _in_turns(words: Sequence[bytes]) -> Iterator[bytes]:
-    """The words, and a pause behind each SLICE of them: who waits for the interpreter's lock gets it at once."""
+    """The words, and a pause behind each SLICE of them: who waits for the interpreter's lock gets it."""
     for place, word in enumerate(words):
         if place and place % SLICE == 0:
             time.sleep(PAUSE_S)

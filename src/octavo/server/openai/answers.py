@@ -34,20 +34,17 @@ MAX_SALT = 256
 """Characters of a cache_salt: the prefix cache keeps it as long as what was cached under it."""
 URGENT = "priority must not be negative: the server takes that with --scheduling-policy priority"
 
-dumps = json.JSONEncoder(separators=(",", ":")).encode
-"""Compact JSON; ASCII, so that lone surrogates and line separators cannot break a stream."""
+dumps = json.JSONEncoder(separators=(",", ":"), default=list).encode
+"""Compact JSON, of iterators too; ASCII: lone surrogates and line separators cannot break a stream."""
 
 
 def dumps_apart(value: Any, lists: int = 2) -> str:
     """dumps(), the objects in lists, and in lists inside these, one by one: other threads run in between.
-
-    An iterator is a list whose objects are made one by one, too: all at a time are megabytes.
-    """
+    An iterator makes its objects one by one, too: all at a time are megabytes."""
     if lists and type(value) is dict:
         return f"{{{','.join(f'{dumps(name)}:{dumps_apart(value[name], lists)}' for name in value)}}}"
-    listed = lists and type(value) is list and value and type(value[-1]) is dict  # (the first may be null)
-    if listed or isinstance(value, Iterator):
-        return f"[{','.join(dumps_apart(item, max(lists - 1, 0)) for item in value)}]"
+    if lists and (isinstance(value, Iterator) or (type(value) is list and value and type(value[-1]) is dict)):
+        return f"[{','.join(dumps_apart(item, lists - 1) for item in value)}]"  # (the first may be null)
     return dumps(value)
 
 

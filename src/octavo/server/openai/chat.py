@@ -18,15 +18,7 @@ from octavo.server.apis import Rules
 from octavo.server.engine import ServedEngine
 from octavo.server.errors import to_api_error
 from octavo.server.generation import Generation
-from octavo.server.openai.answers import (
-    dumps,
-    dumps_apart,
-    make_generation,
-    more_members,
-    new_id,
-    respond,
-    usage,
-)
+from octavo.server.openai.answers import dumps, make_generation, more_members, new_id, respond, usage
 from octavo.server.openai.body import LONG_TEXT, BodySchema, Int, off_loop, read
 from octavo.server.openai.logprobs import chat_logprobs, prompt_logprobs
 from octavo.server.openai.reading import PROMPT_END, AnswerReader, Readers
@@ -204,7 +196,7 @@ class _Writer:
         if not part.reasoning and not part.calls:
             delta["content"] = None if self._readers.use.forced else ""
         delta |= part.members(known)
-        logprobs = dumps_apart(self._logprobs(new)) if body.logprobs else "null"
+        logprobs = dumps(self._logprobs(new)) if body.logprobs else "null"
         more = more_members(output.prompt_token_ids, new, first, body.return_token_ids)
         reason = self._readers.finish_reason(new.finish_reason, reader)
         before = f'"delta":{dumps(delta)},"logprobs":{logprobs},"finish_reason":'

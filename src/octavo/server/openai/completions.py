@@ -19,7 +19,6 @@ from octavo.server.many_prompts import ManyPrompts
 from octavo.server.openai.answers import (
     check_count,
     dumps,
-    dumps_apart,
     make_generation,
     more_members,
     new_id,
@@ -189,8 +188,7 @@ class _Writer:
         text = self._texts[prompt] + new.text if first else new.text
         if not (text or new.finish_reason or (wanted and new.token_ids)):
             return ()
-        wanted = new.logprobs is not None
-        logprobs = dumps_apart(self._logprobs(prompt, output, new, first)) if wanted else "null"
+        logprobs = dumps(self._logprobs(prompt, output, new, first)) if new.logprobs is not None else "null"
         more = more_members(_read(output), new, first, body.return_token_ids)
         reason = dumps(new.finish_reason)
         return (f'"text":{dumps(text)},"logprobs":{logprobs},"finish_reason":{reason}{more}',)

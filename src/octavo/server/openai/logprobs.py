@@ -13,7 +13,7 @@ LogprobsOnePosition = Mapping[int, Logprob]
 """What the engine reports of one position: the drawn token and the likeliest ones, by id."""
 
 MAX_REPORTED = 1 << 19
-"""Log-probabilities in one answer. As JSON they take 45 MB; all at a time as objects they would take 180 MB."""
+"""Log-probabilities in one answer. As JSON they take 45 MB; as objects all at a time they would take 180."""
 
 
 def reported(params: SamplingParams, read: int, drawn: int) -> tuple[int, int]:
