@@ -17,19 +17,28 @@ READ = {"ttft_ms": "TTFT", "itl_ms": "ITL", "output_rate": "tokens a second"}
 
 def served(place: str, figure: str) -> Row:
     """What guidellm reads of `octavo serve`, over what `octavo bench serve` reads."""
-    path = f"{place}/{figure}"
+    paths = (f"{figure}/ratio", f"{figure}/control/0", f"{figure}/control/1")
     return Row(
         f"{READ[figure]} of `octavo serve` {PLACES[place]}: guidellm's over `octavo bench serve`'s (control)",
         "bench_beside",
-        (f"{path}/ratio", f"{path}/control/0", f"{path}/control/1", partial(verdict, place, figure)),
+        (*(partial(seen, place, path) for path in paths), partial(verdict, place, figure)),
         ("{0:.3f} ({1:.3f} to {2:.3f}), {3}",), BESIDE,
     )  # fmt: skip
 
 
-def verdict(place: str, figure: str, result: Result) -> str:
-    """Of cores that are shared it is no claim, and not bold."""
+def seen(place: str, path: str, result: Result) -> Any:
+    """What was read in a place; older results have one alone, of shared cores."""
+    found = value_at(result, f"{place}/{path}")
+    return value_at(result, f"served/{path}") if found is None and place == SHARED else found
+
+
+def verdict(place: str, figure: str, result: Result) -> str | None:
+    """Of cores that are shared it is no claim, and not bold; None: that was not measured."""
+    within = seen(place, f"{figure}/within", result)
+    if within is None:
+        return None
     apart = "**apart**" if place == OWN else "apart"
-    return "within the control" if result[place][figure]["within"] else apart
+    return "within the control" if within else apart
 
 
 def taken(place: str) -> Row:

@@ -253,6 +253,8 @@ def test_the_places_of_a_server_are_printed_and_shown(
     assert [line.split()[-2:] for line in lines[4:]] == [["2.0", "2.0"], ["0.25", "0.25"]]
     assert measuring.verdict(name, "itl_ms", result) == said
     assert measuring.verdict(name, "ttft_ms", result) == "within the control"
+    older = {"served": place(1.5)}
+    assert measuring.verdict(name, "itl_ms", older) == ("apart" if name == "shared_cores" else None)
     values = [measuring.value_at(result, at) for at in measuring.taken(name).at]
     assert values == [2.0, 2.0, 0.25, 0.25]
 
