@@ -47,7 +47,7 @@ ASKED = 0.005
 """Share of the time that may go into asking for drafts where they gain nothing."""
 PAID = 0.5
 """Share of what drafts are expected to gain that may go into asking for more."""
-CREDIT = 16
+CREDIT = 8
 """Steps whose asking may be paid for in advance: by what drafts have gained, and when an engine begins."""
 FIRST = 4
 """Steps in which a row that enters may be asked for, whatever drafts have gained before."""
