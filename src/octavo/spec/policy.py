@@ -85,7 +85,7 @@ class Policy(Protocol):
         ...
 
     def rest(self, load: Load, asking_s: float) -> int:
-        """Nothing is verified in the next step. For so many steps nobody will be asked, and need tell anything.
+        """Nothing is verified in the next step. For so many steps nobody is asked, and nobody need be told.
 
         Args:
             load: of one of these steps.
