@@ -147,7 +147,7 @@ def test_the_short_way_plans_what_the_long_one_plans(depth: int, monkeypatch: py
             long = Side(seed, some_drafts(1 + seed % 5), **options).run()
         assert short.h.executor.plans == long.h.executor.plans, seed
         drafted += sum(any(step.drafts for step in plan.steps) for plan in short.h.executor.plans)
-    assert drafted / 5 < len(joined) < drafted
+    assert 20 < len(joined) < drafted
 
 
 ROOMY: dict[str, Any] = {

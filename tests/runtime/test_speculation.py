@@ -355,7 +355,7 @@ def test_in_a_rest_nobody_is_asked_or_told_anything(folder: Path, depth: int) ->
     assert proposer.removed[0][: len(PROMPT) + 24] == [*PROMPT, *answer]
     assert [pair for pair in policy.observed if pair[0] != pair[1]] == [], "a token a step"
     assert policy.observed[:3] == [(1, 1), (6, 6), (6, 6)]
-    assert len(followed) <= proposer.asked + (depth == 2) * proposer.asked, "others have the runner's own handle"
+    assert len(followed) <= depth * proposer.asked, "the others have the runner's own handle"
 
 
 def test_a_rest_begins_where_nothing_is_verified(folder: Path) -> None:

@@ -36,7 +36,7 @@ class DraftBook:
         """Keep what a result proposes for a request, of which nothing is in flight."""
 
     def fits(self, running: Sequence[Request], config: SchedulerConfig, budget: int) -> bool:
-        """Whether a step of one token for each of these has room for all that is kept, in pages that it has."""
+        """Whether a step of one token for each of these has room for all that is kept, in their pages."""
         return False
 
     def join(self, flight: InFlight) -> None:

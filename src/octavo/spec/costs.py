@@ -93,8 +93,8 @@ class CostTable:
         return self.known(load)[1]
 
     def known(self, load: Load) -> tuple[float, float]:
-        """(seconds(), error()). The error is the standard error of the size's mean; what was measured at start
-        counts as FAST steps."""
+        """(seconds(), error()). The error is the standard error of the size's mean; what was measured at
+        start counts as FAST steps."""
         seconds, size = self.measured_at_start(load), self._sizes.get(_size(load))
         if size is None:
             return seconds * math.exp(self._drift), 0.0
@@ -133,7 +133,7 @@ class _Curve:
         self._counts = sorted(points)
         least = accumulate((points[count] for count in reversed(self._counts)), min)
         self._values = list(least)[::-1]
-        self._known: dict[int, float] = {}  # of counts that were asked for: at most as many as a step has tokens
+        self._known: dict[int, float] = {}  # of counts that were asked for
 
     def __call__(self, count: int) -> float:
         value = self._known.get(count)

@@ -36,7 +36,8 @@ from octavo.spec.acceptance import Acceptance
 from octavo.spec.costs import CostTable, Load
 
 GAIN = 0.02
-"""A gain below this share is not worth the risk of being wrong."""
+"""A gain below this share is not worth the risk of being wrong. Where twice as many rows wait for each other,
+as much comes to it: what a row gains helps the others less."""
 PROBED = 0.005
 """Share of the time that may be lost by verifying what seems not to pay, to see whether that is so."""
 FAILED = 8
@@ -47,7 +48,7 @@ ASKED = 0.005
 """Share of the time that may go into asking for drafts where they gain nothing."""
 PAID = 0.5
 """Share of what drafts are expected to gain that may go into asking for more."""
-CREDIT = 16
+CREDIT = 8
 """Steps whose asking may be paid for in advance: by what drafts have gained, and when an engine begins."""
 FIRST = 4
 """Steps in which a row that enters may be asked for, whatever drafts have gained before."""
@@ -85,7 +86,7 @@ class Policy(Protocol):
         ...
 
     def rest(self, load: Load, asking_s: float) -> int:
-        """Nothing is verified in the next step. For so many steps nobody will be asked, and need tell anything.
+        """Nothing is verified in the next step. For so many steps nobody is asked, and nobody need be told.
 
         Args:
             load: of one of these steps.
@@ -240,7 +241,7 @@ class Auto:
         tokens are of one kind, and add up; those of several rows are independent.
         """
         plain_s, plain_error = self.costs.known(load)
-        rate = load.sampled / plain_s
+        rate, least = load.sampled / plain_s, GAIN * (1 + math.log2(max(load.sampled, 1))) + plain_error
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
         least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
@@ -257,7 +258,7 @@ class Auto:
             seconds, doubt = self.costs.known(step)
             seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
-            if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
+            if sure / seconds > max(best_rate, rate * (1 + least + doubt)):
                 best, best_rate, gained = count, sure / seconds, sure / rate - seconds
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
