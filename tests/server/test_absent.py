@@ -61,6 +61,14 @@ def test_they_take_no_other_path() -> None:
     assert get(app, "/v1/models").status == 200
 
 
+def test_one_route_stands_for_all_of_openais(app: FastAPI) -> None:
+    """Each request is held against routes one after the other; these are counted by their own names."""
+    assert [type(route) for route in app.routes].count(openai.Absent) == 1
+    assert ask(app, "OPTIONS", "/v1/files/a/b").error["code"] == "not_supported"
+    counted = 'octavo_http_requests_total{method="OPTIONS",path="/v1/files/{name:path}",status="404"} 1.0'
+    assert counted in get(app, "/metrics").body.decode()
+
+
 def test_keys_come_first_and_each_says_so_in_its_words() -> None:
     app = create_app(FakeEngine(), ServerSettings(api_keys=("k",)))
     assert post(app, "/rerank", {}).error["code"] == "invalid_api_key"

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 from fastapi import APIRouter
-from starlette.routing import Route, compile_path
+from starlette.routing import BaseRoute, Route, compile_path
 
 from octavo import server
 from octavo.errors import OctavoError
@@ -98,10 +98,10 @@ class Endpoints:
     @property
     def routes(self) -> list[tuple[str, str]]:
         return [
-            (method, route.path)
+            (method, path)
             for route in self.router.routes
-            if isinstance(route, Route)
-            for method in sorted(route.methods or ())
+            for path in _paths(route)
+            for method in sorted(getattr(route, "methods", None) or ())
         ]
 
     def takes(self, path: str) -> bool:
@@ -135,6 +135,20 @@ def table(every: list[Endpoints]) -> Paths:
     return Paths(_path(path, list(files.values())) for path, files in served.items())
 
 
+def in_order(every: Iterable[Endpoints]) -> list[BaseRoute]:
+    """All routes, as a request is held against one after the other: patterns last, as they may hide paths.
+
+    The app has them as its own. FastAPI's include_router() would make each a second time, at the first
+    request, and hold a request twice against every route of the file that answers it.
+    """
+
+    def place(route: BaseRoute) -> int:
+        paths = _paths(route)
+        return 1 if len(paths) != 1 else 2 * ("{" in paths[0])
+
+    return sorted((route for each in every for route in each.router.routes), key=place)
+
+
 def claims(every: Iterable[Endpoints], paths: Paths) -> dict[str, Claim]:
     """What is claimed of others' paths.
 
@@ -149,6 +163,12 @@ def claims(every: Iterable[Endpoints], paths: Paths) -> dict[str, Claim]:
             if found.setdefault(path, claim) is not claim:
                 raise EndpointError(f"two files claim {path}; {each.file} is one of them")
     return found
+
+
+def _paths(route: BaseRoute) -> list[str]:
+    """Those that a route takes: one, or several (absent.openai)."""
+    several: list[str] = getattr(route, "paths", [])
+    return [route.path] if isinstance(route, Route) else several
 
 
 def _path(path: str, files: Sequence[Endpoints]) -> Path:

@@ -56,8 +56,7 @@ def create_app(
     paths = apis.table(endpoints)
     app.state.octavo, app.state.paths, app.state.edge = state, paths, edge
     app.state.field_lists, app.state.claims = field_tables.LISTS, apis.claims(endpoints, paths)
-    for each in endpoints:
-        app.include_router(each.router)
+    app.router.routes += apis.in_order(endpoints)
     for kind in (OctavoError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, functools.partial(_error, paths))
     app.add_middleware(LimitsMiddleware, state=state, paths=paths)
@@ -101,7 +100,7 @@ def _openapi(app: FastAPI, endpoints: list[apis.Endpoints]) -> dict[str, Any]:
         routes = [route for each in endpoints for route in each.router.routes]
         extras = [getattr(route, "openapi_extra", None) for route in routes]
         inside = [extra.fill() for extra in extras if isinstance(extra, BodySchema)]
-        schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        schema = get_openapi(title=app.title, version=app.version, routes=routes)
         components = schema.setdefault("components", {}).setdefault("schemas", {})
         for models in inside:
             components |= models

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from fastapi import APIRouter
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.routing import BaseRoute, Match, compile_path
+from starlette.types import Receive, Scope, Send
 
+from octavo.server.apis import Path
 from octavo.server.errors import ApiError
 
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE"]
@@ -59,15 +63,35 @@ INSTEAD = {
 }
 """What there is in a path's place."""
 
-router = APIRouter(include_in_schema=False)
+
+class Absent(BaseRoute):
+    """All these paths as one route. As routes of FastAPI's they would take a server's start some forty times.
+
+    Attributes:
+        paths, methods: what a route has one of, for apis.Endpoints. Other methods are not there either.
+    """
+
+    methods = METHODS
+
+    def __init__(self, instead: Mapping[str, str]) -> None:
+        self.paths = list(instead)
+        self._instead = instead
+        self._patterns = [(compile_path(path)[0], path) for path in instead if "{" in path]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        """The route's path goes into the scope, as FastAPI puts its own routes there: metrics name it."""
+        path = scope["path"]
+        if path not in self._instead:
+            path = next((known for pattern, known in self._patterns if pattern.match(path)), None)
+        if path is None or scope["type"] != "http":
+            return Match.NONE, {}
+        return Match.FULL, {"route": Path(path)}
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Nothing but the line."""
+        path, instead = Request(scope).url.path[:100], self._instead[scope["route"].path]
+        raise ApiError(404, f"there is no {path}: {instead}", "not_found_error", code="not_supported")
 
 
-async def absent(request: Request) -> Response:
-    """Nothing but the line."""
-    path = request.scope["route"].path
-    message = f"there is no {request.url.path[:100]}: {INSTEAD[path]}"
-    raise ApiError(404, message, "not_found_error", code="not_supported")
-
-
-for _path in INSTEAD:
-    router.add_api_route(_path, absent, methods=METHODS)
+router = APIRouter()
+router.routes.append(Absent(INSTEAD))
