@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -146,6 +147,34 @@ def shape(reply: Reply, status: int, text: str) -> None:
     body = reply.json()
     assert body.keys() == {"shout", "field"}
     assert text.upper() in body["shout"]
+
+
+def test_patterns_come_last_so_that_a_chat_is_held_against_few_routes(
+    shouting: Callable[..., FastAPI],
+) -> None:
+    paths = [getattr(route, "path", None) for route in shouting().routes]
+    several = paths.index(None)
+    assert not any("{" in path for path in paths[:several])
+    assert all("{" in path for path in paths[several + 1 :])
+    assert "/shout/about" in paths[:several]
+    assert "/shout/{how}" in paths[several:]
+    assert paths.index("/v1/chat/completions") < 6
+
+
+def test_a_start_builds_the_validators_of_chats_and_completions_alone() -> None:
+    code = """
+from octavo.server.app import create_app
+from octavo.server.openai.body import Strict
+create_app(None)
+waiting, built = [Strict], []
+while waiting:
+    each = waiting.pop()
+    waiting += each.__subclasses__()
+    built += [each.__name__] if each.__pydantic_complete__ else []
+print(sorted(built))
+"""
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "['ChatRequest', 'CompletionRequest']"
 
 
 def test_a_file_in_a_folder_is_served(shouting: Callable[..., FastAPI]) -> None:

@@ -105,9 +105,9 @@ Int = Annotated[int, BeforeValidator(integral)]
 
 
 class Strict(BaseModel):
-    """No coercion: "5" is no number. Unknown fields were refused before (see parse)."""
+    """No coercion: "5" is no number. Unknown fields were refused before (see parse). First use makes it."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(strict=True, extra="forbid", defer_build=True)
 
 
 class ModelRequest(Protocol):

@@ -36,7 +36,7 @@ RESERVED = frozenset(
 """What chat_template_kwargs must not set: names that rendering uses itself."""
 
 
-class ChatRequest(GenerationRequest):
+class ChatRequest(GenerationRequest, defer_build=False):
     """POST /v1/chat/completions. Without max_tokens the answer may fill the context."""
 
     messages: Messages

@@ -37,7 +37,7 @@ router = APIRouter()
 rules = {"/v1/completions": Rules(batched=True, queued=True)}
 
 
-class CompletionRequest(GenerationRequest):
+class CompletionRequest(GenerationRequest, defer_build=False):
     """POST /v1/completions. Without max_tokens 16 are generated."""
 
     prompt: Prompts

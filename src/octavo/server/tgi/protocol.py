@@ -145,7 +145,7 @@ class GenerateBody(Strict):
         dict[str, Any],
         limited(256),
         values(MAX_SCHEMA),
-        Field(json_schema_extra=GenerateParameters.model_json_schema()),
+        Field(json_schema_extra=lambda schema: schema.update(GenerateParameters.model_json_schema())),
     ] = Field(default={})
     stream: bool = False
     add_special_tokens: bool = True
