@@ -39,6 +39,8 @@ TURN_S = 0.001
 """Seconds that a thread computes before another has its turn. The event loop waits so long at each read and
 write, for each thread that computes in Python: with Python's own 5 ms nobody was answered for 0.1 s."""
 
+NEVER = (1 << 31) - 1
+"""Passes over old objects that the collector waits for before it passes over all."""
 
 COMMAND_CLASS = ServerCommand
 
@@ -160,13 +162,15 @@ def serve(
         from octavo.server.state import ServerSettings
 
         app = create_app(None, ServerSettings(**settings), keys)
+        gc.collect(1)
+        gc.freeze()  # the one whole pass, see _Watcher.ready, would take longer over this than over the rest
         future = asyncio.wrap_future(loading)
         network = flags.network(listener, serving.max_concurrent_requests, observers)
         return await run(app, listener, future, watcher, signals, serving.drain_timeout, network)
 
     most_s = flags.drain_delay + serving.drain_timeout + END_S
     with (
-        _uncollected(),
+        _young_alone(),
         _stalled_engines_end(loading),
         stop_signals(most_s) as caught,
         observers.at_work(),
@@ -232,7 +236,6 @@ class _Watcher:
         from octavo.server.freed import leave_out
 
         leave_out()
-        gc.enable()
         name, seconds = engine.served_model_name, time.perf_counter() - self.begin
         text = f"ready: {name} at {self.address}/v1 in {seconds:.2f} s"
         self.say.event("ready", text, model=name, url=self.address, seconds=round(seconds, 3))
@@ -248,13 +251,15 @@ class _Watcher:
 
 
 @contextlib.contextmanager
-def _uncollected() -> Iterator[None]:
-    """No cycle is collected until all is loaded, see _Watcher.ready, or the start has failed."""
-    gc.disable()
+def _young_alone() -> Iterator[None]:
+    """The collector passes over young objects alone until the server ends. A whole pass stops every thread;
+    without any, what imports leave behind would take megabytes until the model is loaded."""
+    before = gc.get_threshold()
+    gc.set_threshold(*before[:2], NEVER)
     try:
         yield
     finally:
-        gc.enable()
+        gc.set_threshold(*before)
 
 
 @contextlib.contextmanager
