@@ -17,8 +17,10 @@ numbers to a base, the first coordinate the lowest digit. In each grid they asce
 
 from __future__ import annotations
 
+import functools
 import zlib
 from base64 import b85decode
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -37,16 +39,21 @@ _THREE_S = (1, 3, 5, 7, 9, 11, 13, 15)
 _ONE = (-1, 0, 1)
 
 
-def _grid(width: int, coordinates: tuple[int, ...], points: str) -> I8:
-    """The points [count, width] of a grid.
+def _grid(width: int, coordinates: tuple[int, ...], points: str) -> Callable[[], I8]:
+    """What gives the points [count, width] of a grid, and makes them when it is first asked.
 
     Args:
         points: a bit for each number of `width` digits to the base of so many coordinates: whether it is in
             the grid; deflated, in base 85.
     """
-    member = np.unpackbits(np.frombuffer(zlib.decompress(b85decode(points)), np.uint8), bitorder="little")
-    digits = np.flatnonzero(member)[:, None] // len(coordinates) ** np.arange(width) % len(coordinates)
-    return np.asarray(np.array(coordinates, np.int8)[digits])
+
+    @functools.cache
+    def made() -> I8:
+        member = np.unpackbits(np.frombuffer(zlib.decompress(b85decode(points)), np.uint8), bitorder="little")
+        digits = np.flatnonzero(member)[:, None] // len(coordinates) ** np.arange(width) % len(coordinates)
+        return np.asarray(np.array(coordinates, np.int8)[digits])
+
+    return made
 
 
 _IQ2_XXS = _grid(
@@ -154,7 +161,7 @@ def _sevens(words: npt.NDArray[np.uint32]) -> U8:
 def _iq2_xxs(blocks: Blocks, release: Release) -> Weight:
     """q: for each 32 numbers four codes, then a word of signs and scale."""
     codes, words = blocks["q"]["codes"].reshape(*blocks.shape, -1), blocks["q"]["signs"]
-    values = _signed(_IQ2_XXS[codes].reshape(*blocks.shape, 256), _sevens(words))
+    values = _signed(_IQ2_XXS()[codes].reshape(*blocks.shape, 256), _sevens(words))
     return _s8(blocks, values, _odd(blocks, words >> np.uint32(28), 8), release)
 
 
@@ -162,7 +169,7 @@ def _iq2_xs(blocks: Blocks, release: Release) -> Weight:
     """q: nine bits of code, seven of signs."""
     q = blocks["q"]
     signs = _SEVEN_SIGNS[(q >> np.uint16(9)).astype(np.uint8)]
-    values = _signed(_IQ2_XS[q & np.uint16(511)].reshape(*blocks.shape, 256), signs)
+    values = _signed(_IQ2_XS()[q & np.uint16(511)].reshape(*blocks.shape, 256), signs)
     return _s8(blocks, values, _odd(blocks, _low_high(blocks["scales"]), 8), release)
 
 
@@ -170,13 +177,13 @@ def _iq2_s(blocks: Blocks, release: Release) -> Weight:
     """Two more bits of four codes in each byte of qh."""
     pairs = blocks["qh"][..., None] >> _BITS[:8:2] & np.uint8(3)
     codes = blocks["q"] | pairs.reshape(*blocks.shape, 32).astype(np.uint16) << np.uint16(8)
-    values = _signed(_IQ2_S[codes].reshape(*blocks.shape, 256), blocks["signs"])
+    values = _signed(_IQ2_S()[codes].reshape(*blocks.shape, 256), blocks["signs"])
     return _s8(blocks, values, _odd(blocks, _low_high(blocks["scales"]), 8), release)
 
 
 def _iq3_xxs(blocks: Blocks, release: Release) -> Weight:
     words = blocks["signs"]
-    values = _signed(_IQ3_XXS[blocks["q"]].reshape(*blocks.shape, 256), _sevens(words))
+    values = _signed(_IQ3_XXS()[blocks["q"]].reshape(*blocks.shape, 256), _sevens(words))
     return _s8(blocks, values, _odd(blocks, words >> np.uint32(28), 4), release)
 
 
@@ -184,7 +191,7 @@ def _iq3_s(blocks: Blocks, release: Release) -> Weight:
     """One more bit of eight codes in each byte of qh."""
     ninth = (blocks["qh"][..., None] >> _BITS & np.uint8(1)).reshape(*blocks.shape, 64)
     codes = blocks["q"] | ninth.astype(np.uint16) << np.uint16(8)
-    values = _signed(_IQ3_S[codes].reshape(*blocks.shape, 256), blocks["signs"])
+    values = _signed(_IQ3_S()[codes].reshape(*blocks.shape, 256), blocks["signs"])
     return _s8(blocks, values, _odd(blocks, _low_high(blocks["scales"]), 1), release)
 
 
@@ -196,7 +203,7 @@ def _iq1_s(blocks: Blocks, release: Release) -> Weight:
     n, count = blocks.shape
     qh = blocks["qh"]
     high = (qh[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & np.uint16(7)).reshape(n, count, 32)
-    q = (_IQ1[blocks["q"] | high << np.uint16(8)] + np.int8(1)).view(np.uint8)
+    q = (_IQ1()[blocks["q"] | high << np.uint16(8)] + np.int8(1)).view(np.uint8)
     scale = _odd(blocks, qh >> np.uint16(12) & np.uint16(7), 1)
     minimum = scale * np.where(qh >> np.uint16(15), np.float32(-9 / 8), np.float32(-7 / 8))
     shape = n, count * 8
@@ -221,7 +228,7 @@ def _iq1_m(blocks: Blocks, release: Release) -> Weight:
     d = np.bitwise_or.reduce(quarters, axis=-1).view(np.float16).astype(np.float32)
     steps = (words[..., None] >> np.arange(0, 12, 3, dtype=np.uint16) & np.uint16(7)).reshape(n, count, 16)
     high = _low_high(blocks["qh"])
-    points = _IQ1[blocks["q"] | (high & np.uint8(7)).astype(np.uint16) << np.uint16(8)]
+    points = _IQ1()[blocks["q"] | (high & np.uint8(7)).astype(np.uint16) << np.uint16(8)]
     values = np.int8(8) * points + np.where(high & np.uint8(8), np.int8(-1), np.int8(1))[..., None]
     scale = d[:, :, None] * ((2 * steps.astype(np.float32) + 1) / np.float32(8))
     return _s8(blocks, values, scale, release)
