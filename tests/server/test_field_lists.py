@@ -231,7 +231,9 @@ def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name
             assert reply.status == 200, reply.body
 
 
-@pytest.mark.parametrize("inside", [nested(400), "x" * 100_000, [{"a": 1}] * 10_000], ids=["deep", "long", "many"])
+@pytest.mark.parametrize(
+    "inside", [nested(400), "x" * 100_000, [{"a": 1}] * 10_000], ids=["deep", "long", "many"]
+)
 def test_advice_inside_of_messages_and_tools_is_dropped_unread(inside: Any) -> None:
     """However large: a body's own bounds are enough for what nobody looks at."""
     advised = {"cache_control": {"type": "ephemeral", "x": inside}}

@@ -142,11 +142,34 @@ class Cases:
         """Each list of the one with each of the other, but for those that contradict each other."""
         if len(ours) == 1 and ours[0] is EVERYTHING:
             return others
+        self._spend_products(ours, others)
+        result = [both for one in ours for other in others if (both := one.meet(other)) is not None]
+        return self._least(result, self._most)
+
+    def _spend_products(self, ours: list[Outline], others: list[Outline]) -> None:
         members = sum(len(each.literals) for each in ours) * len(others)
         members += sum(len(each.literals) for each in others) * len(ours)
         self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
-        result = [both for one in ours for other in others if (both := one.meet(other)) is not None]
-        return self._least(result, self._most)
+
+    def _fewest_products(self, ours: list[Outline], others: list[Outline], most: int) -> list[Outline]:
+        """As _multiply() and then _least(), of lists that all lead one way: what is not kept is not made."""
+        if len(ours) * len(others) <= 4 * ABSORBED:
+            return self._least(self._multiply(ours, others), most)
+        self._spend_products(ours, others)
+        pairs = [(one, other) for one in ours for other in others]
+        sizes = [(len(one.violated | other.violated), len(one.held | other.held)) for one, other in pairs]
+        least: dict[int, Outline] = {}
+        for count, at in enumerate(sorted(range(len(pairs)), key=sizes.__getitem__)):
+            if count % 16 == 0:
+                self._schemas.spend(1 + len(least))
+            both = pairs[at][0].meet(pairs[at][1])
+            if both is None or any(other.covers(both) for other in least.values()):
+                continue
+            if len(least) == min(most, self._most):
+                self._leave_out(_too_many())
+                break
+            least[at] = both
+        return [least[at] for at in sorted(least)]
 
     def _least(self, found: list[Outline], most: int) -> list[Outline]:
         """Without those that others cover; of too many, those that violate the fewest things.
@@ -300,8 +323,7 @@ class Cases:
                 left = [one.by((number, "oneOf", at))]
                 for other in overlapping:
                     if left:
-                        left = self._multiply(left, self._branches(other, False, seen))
-                        left = self._least(left, max(most, 16))
+                        left = self._fewest_products(left, self._branches(other, False, seen), max(most, 16))
                 result += self._least(left, most)
         return result
 

@@ -45,7 +45,7 @@ class Outline(NamedTuple):
         needed, absent: properties that objects must and must not have.
         named: names of all that objects may have; None: there may be others.
         only, never: of properties, the values that they may have, and those that they may not, frozen().
-        members: subschemas that properties satisfy; a mapping for each keyword.
+        members: subschemas that properties satisfy, as (name, subschema); a set for each keyword.
         broken: of properties that are needed, subschemas that they violate.
         ways: which alternatives of anyOf, oneOf and if led here.
         values: the only ones, frozen(), where there are only so many.
@@ -60,7 +60,7 @@ class Outline(NamedTuple):
     named: frozenset[str] | None = None
     only: tuple[tuple[str, frozenset[Any]], ...] = ()
     never: tuple[tuple[str, frozenset[Any]], ...] = ()
-    members: tuple[Mapping[str, int], ...] = ()
+    members: tuple[frozenset[tuple[str, int]], ...] = ()
     broken: frozenset[tuple[str, int]] = _NONE
     ways: frozenset[Alternative] = _NONE
     values: frozenset[Any] | None = None
@@ -116,15 +116,11 @@ class Outline(NamedTuple):
 
     def _beside(self, other: Outline) -> bool:
         """False: what the other one says of properties contradicts what objects need here."""
-        if not self.needed.isdisjoint(other.absent) or not (
-            other.named is None or self.needed <= other.named
-        ):
+        if not self.needed.isdisjoint(other.absent):
             return False
-        for each in other.members:
-            for name, number in self.broken:
-                if each.get(name) == number:
-                    return False
-        return True
+        if other.named is not None and not self.needed <= other.named:
+            return False
+        return not self.broken or all(map(self.broken.isdisjoint, other.members))
 
     def members_possible(self) -> bool:
         """False: a property that is needed has no value left."""
@@ -191,9 +187,10 @@ def _outline(schemas: Schemas, number: int, keyword: str, wanted: bool) -> Outli
     if keyword == "properties":
         members = {name: schemas.number(part) for name, part in given.items()}
         values = tuple(_values(schemas if wanted else schemas.exact, members, wanted))
+        pairs = frozenset(members.items())
         if wanted:
-            return found._replace(only=values, members=(members,))
-        return found._replace(never=values, needed=frozenset(given), broken=frozenset(members.items()))
+            return found._replace(only=values, members=(pairs,))
+        return found._replace(never=values, needed=frozenset(given), broken=pairs)
     closed = keyword == "additionalProperties" and wanted and given is False
     if closed and not schemas[number].get("patternProperties"):
         return found._replace(named=frozenset(schemas[number].get("properties", ())))
