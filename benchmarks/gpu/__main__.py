@@ -95,8 +95,10 @@ def all_checks(given: argparse.Namespace, device: str, result: dict[str, Any]) -
     jobs = given.jobs or (1 if small else min(os.cpu_count() or 1, MOST_JOBS))
     every = parts.names(device, given.dtype, small)
     where = device, given.dtype, small
-    lines = parts.at_once(every, lambda name: parts.command(name, *where), jobs) if jobs > 1 else (
-        line for name in every for line in parts.lines(name, *where)
+    lines = (
+        parts.at_once(every, lambda name: parts.command(name, *where), jobs)
+        if jobs > 1
+        else (line for name in every for line in parts.lines(name, *where))
     )
     result["left_out"] = []
     for line in lines:

@@ -166,9 +166,15 @@ def device_lost(place: Place) -> Iterator[Check]:
         def end(number: int) -> str:
             try:
                 events = list(server.stream(CHAT, chat(number, 200)))
-            except (OSError, RuntimeError, http.client.HTTPException) as error:  # it came too late, or was torn
+            except (
+                OSError,
+                RuntimeError,
+                http.client.HTTPException,
+            ) as error:  # it came too late, or was torn
                 return "refused" if isinstance(error, OSError) or "with 503" in str(error) else str(error)
-            return "cut" if any("error" in json.loads(each) for each in events if each != "[DONE]") else "whole"
+            return (
+                "cut" if any("error" in json.loads(each) for each in events if each != "[DONE]") else "whole"
+            )
 
         ends = list(pool.map(end, range(4)))
         odd = sum(each not in ("cut", "refused") for each in ends) + ("cut" not in ends)

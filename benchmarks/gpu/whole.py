@@ -43,6 +43,8 @@ PUBLISHED = (
 LONGEST = 4096
 """Tokens of a conversation."""
 FEW_USERS = 64
+
+
 def left_out(packages: Sequence[str]) -> str | None:
     """What a row says that cannot be made here; None: it can."""
     why = bare.lacks(packages)

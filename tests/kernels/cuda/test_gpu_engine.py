@@ -194,10 +194,10 @@ class TestParts:
     def test_what_goes_wrong_is_a_failed_check(self) -> None:
         parts = gpu("parts")
         code = {
-            "good": "print('a warning'); print('{\"what\": \"a\", \"error\": 0, \"allowed\": 1}')",
-            "fails": "print('{\"what\": \"b\", \"error\": 0, \"allowed\": 1}'); raise ValueError('why')",
+            "good": 'print(\'a warning\'); print(\'{"what": "a", "error": 0, "allowed": 1}\')',
+            "fails": 'print(\'{"what": "b", "error": 0, "allowed": 1}\'); raise ValueError(\'why\')',
             "silent": "pass",
-            "slow": "import time; print('{\"what\": \"c\"}', flush=True); time.sleep(60)",
+            "slow": 'import time; print(\'{"what": "c"}\', flush=True); time.sleep(60)',
         }
         found = list(parts.at_once(list(code), lambda name: [sys.executable, "-c", code[name]], 4, 5.0))
         told = {line["what"]: line.get("error") for line in found}
