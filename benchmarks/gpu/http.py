@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,7 @@ class Server:
             event = json.loads(line)
             if event["event"] == "ready":
                 return str(event["url"]).removeprefix("http://")
+        self.process.stdout.close()
         said = self._log.read_text().strip().splitlines()
         raise RuntimeError(f"the server ended with {self.process.wait()}: {said[-1] if said else ''}")
 
@@ -66,7 +67,7 @@ class Server:
             is_json = "json" in (response.getheader("content-type") or "")
             return response.status, json.loads(data) if is_json else data.decode(), response.headers
 
-    def stream(self, path: str, body: dict[str, Any]) -> Iterator[str]:
+    def stream(self, path: str, body: dict[str, Any]) -> Generator[str, None, None]:
         """The data of each event; closing the iterator closes the connection."""
         connection, response = self.open(path, {**body, "stream": True})
         with connection_closed(connection):

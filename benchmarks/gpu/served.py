@@ -151,7 +151,7 @@ def drain(place: Place) -> Iterator[Check]:
         streams = [server.stream(CHAT, chat(n, count)) for n in range(4)]
         begun = [next(stream) for stream in streams]
         server.process.send_signal(signal.SIGTERM)
-        rest = list(pool.map(list, streams))
+        rest: list[list[str]] = list(pool.map(list, streams))
         ends = [said([first, *more])[1] for first, more in zip(begun, rest, strict=True)]
         whole = [more[-1:] == ["[DONE]"] and end == "length" for more, end in zip(rest, ends, strict=True)]
         yield "served: streams that a SIGTERM cut", float(4 - sum(whole)), 0.0

@@ -57,7 +57,7 @@ def check_answers(arithmetic: Any) -> None:
     shape = models.Shape("by hand", 8, 3, 16, 4, 2, 2, 100, False)
     assert arithmetic.weight_bytes(shape, 2) == 2 * shape.linear_parameters
     assert arithmetic.kv_bytes(shape, 2) == 2 * 3 * 2 * (2 * 2), "2 bytes, 3 layers, k and v, 2 heads of 2"
-    read = 3 * 2 * shape.linear_parameters + 5 * 48 // 2 * (11 + 12 + 13)
+    read = 3 * 2 * shape.linear_parameters + 5 * 48 * (11 + 12 + 13)
     least = arithmetic.least_seconds(shape, 2, 5, 10, 4, 1e6, 1e5)
     assert least == pytest.approx(5 * arithmetic.prompt_flops(shape, 10) / 1e5 + read / 1e6)
 
@@ -165,8 +165,8 @@ def check_streams(speed: Any) -> None:
     clock = iter([100.0, 104.0, 110.0])
     with (
         mock.patch.object(speed, "Driver", Drive),
-        mock.patch.object(speed, "Model", lambda *_: None),
-        mock.patch.object(speed, "least_seconds", lambda *_: 2.0),
+        mock.patch.object(speed, "Model", return_value=None),
+        mock.patch.object(speed, "least_seconds", return_value=2.0),
         mock.patch.object(speed, "time", SimpleNamespace(perf_counter=clock.__next__)),
     ):
         over, bound = speed.streams(backend, speed.SMALL, speed.Ceilings(1.0, 1.0), 0.3, "", "theirs")
@@ -180,7 +180,7 @@ def check_exact(speed: Any) -> None:
     made = SimpleNamespace(device=torch.device("cpu"))
     steps = {id(made): [9e-3], 0: [8e-3]}
     with (
-        mock.patch.object(speed, "make", lambda *_, **__: made),
+        mock.patch.object(speed, "make", return_value=made),
         mock.patch.object(speed, "decode_seconds", lambda b, *_: (3e-3 if b is made else 2e-3, None)),
         mock.patch.object(speed, "whole_steps", lambda b, *_: (steps[id(b) if b is made else 0], [], None)),
     ):
@@ -214,8 +214,8 @@ def check_verify(speed: Any) -> None:
     backend = SimpleNamespace(device=torch.device("cpu"))
     with (
         mock.patch.object(speed, "Driver", Drive),
-        mock.patch.object(speed, "Model", lambda *_: None),
-        mock.patch.object(speed, "seconds", lambda run, *_: {1: 2e-3, 5: 3e-3}[launched[-1]]),
+        mock.patch.object(speed, "Model", return_value=None),
+        mock.patch.object(speed, "seconds", side_effect=[2e-3, 3e-3]),
     ):
         (row,) = speed.verify_price(backend, speed.SMALL)
     assert launched == [1, 5]
@@ -238,8 +238,8 @@ def check_whole(whole: Any) -> None:
     assert row.value == pytest.approx(moved / 0.5 / 1e6)
     assert (row.wanted, row.note) == (0.86, "4.0 tok/s")
     with (
-        mock.patch.object(whole, "offline_rate", lambda *_: 200.0),
-        mock.patch.object(whole, "served_rate", lambda *_: 150.0),
+        mock.patch.object(whole, "offline_rate", return_value=200.0),
+        mock.patch.object(whole, "served_rate", return_value=150.0),
     ):
         (row,) = whole.users("cpu", "float32", scale, most)
         (rate,) = whole.conversations("cpu", "float32", scale, most)
