@@ -405,6 +405,14 @@ def test_five_hundred_hot_answers_are_valid() -> None:
     assert judge.verdicts(llm, 500, 1.5) == {"valid": 500}
 
 
+def test_reads_are_shares_of_their_own_rounds() -> None:
+    reads = script("kernels.page_reads")
+    found = reads.rates(["-1 40", "0 20", "3 10", "-1 10", "0 10", "3 1", "-1 20", "0 15", "3 4"])
+    assert found == {"together": [40, 10, 20], "pages": [20, 10, 15], "pages, 3 multiply-adds": [10, 1, 4]}
+    # The machine slows down between rounds: of each arm, medians of 0.5, 1 and 0.75, of 0.25, 0.1 and 0.2.
+    assert reads.shares(found) == {"together": 1.0, "pages": 0.75, "pages, 3 multiply-adds": 0.2}
+
+
 def test_a_mix_holds_what_it_counts_and_a_bound_adds_its_parts() -> None:
     pipes = script("kernels.pipes")
     for mix in pipes.MIXES.values():
