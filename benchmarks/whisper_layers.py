@@ -1,4 +1,4 @@
-"""Whisper's decoder of a CTranslate2 folder (config.json, model.bin of floats, tokenizer.json) in transformers.
+"""Whisper's decoder in transformers, of a folder of CTranslate2's (model.bin of floats, tokenizer.json).
 
 As a decoder of text it is a language model that also looks at sound. Here it hears two seconds of silence.
 """
@@ -135,4 +135,5 @@ def ids_of(folder: Path, text: str) -> list[int]:
     """The text's tokens, without those that say what is spoken."""
     from tokenizers import Tokenizer
 
-    return list(Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids)
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)
