@@ -67,7 +67,7 @@ def compare(chosen: F32, plain: F32) -> tuple[int, int]:
 def counted(
     options: argparse.Namespace, texts: Sequence[tuple[list[int], list[int]]], dtype: str
 ) -> dict[str, dict[str, float]]:
-    """By the kind of page: the share of equal first choices, and how many of the others are near ties."""
+    """By the kind of page: the share of equal choices, how many changed, and how many of these near ties."""
     longest = max(len(prompt) + len(answer) for prompt, answer in texts)
     config = EngineConfig(options.model, threads=options.threads, dtype=dtype)
     scorers = {kind: WindowScorer(replace(config, kv_cache_dtype=kind), longest) for kind in (PLAIN, *OTHERS)}

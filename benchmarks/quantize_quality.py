@@ -180,9 +180,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--samples", type=int, default=32, help="pieces of the text; half of them measure")
     parser.add_argument("--length", type=int, default=256, help="tokens of a piece")
     parser.add_argument("--layers", type=int, default=0, help="so many, from the first; 0: all")
-    parser.add_argument(
-        "--transformers", action="store_true", help="MODEL is an encoder's or Whisper's folder"
-    )
+    parser.add_argument("--transformers", action="store_true", help="MODEL is such a folder")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     options.layers = options.layers or -1

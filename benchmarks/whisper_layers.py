@@ -1,4 +1,4 @@
-"""A CTranslate2 folder's Whisper decoder (config.json, model.bin of floats, tokenizer.json) in transformers.
+"""Whisper's decoder in transformers, of a folder of CTranslate2's (model.bin of floats, tokenizer.json).
 
 As a decoder of text it is a language model that also looks at sound. Here it hears two seconds of silence.
 """
@@ -124,8 +124,7 @@ def decoder(folder: Path) -> tuple[Any, Any]:
         max_target_positions=len(state["decoder.embed_positions.weight"]),
         pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=0,
     )  # fmt: skip
-    model = WhisperModel(config)
-    model.train(mode=False)
+    model = WhisperModel(config).eval()
     model.load_state_dict(state)
     with torch.no_grad():
         sound = torch.zeros(1, mels, 2 * config.max_source_positions)
@@ -136,6 +135,5 @@ def ids_of(folder: Path, text: str) -> list[int]:
     """The text's tokens, without those that say what is spoken."""
     from tokenizers import Tokenizer
 
-    return list(
-        Tokenizer.from_file(str(folder / "tokenizer.json")).encode(text, add_special_tokens=False).ids
-    )
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    return list(tokenizer.encode(text, add_special_tokens=False).ids)

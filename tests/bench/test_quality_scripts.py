@@ -51,12 +51,8 @@ def whisper() -> WhisperModel:
     torch.manual_seed(0)
     sizes = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 3, "num_mel_bins": 8, "vocab_size": 60}
     heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 4}
-    rest = {
-        "encoder_ffn_dim": 64,
-        "decoder_ffn_dim": 64,
-        "max_source_positions": 120,
-        "max_target_positions": 20,
-    }
+    rest = {"encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+    rest |= {"max_source_positions": 120, "max_target_positions": 20}
     ids = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id"), 0)
     model = WhisperModel(WhisperConfig(**sizes, **heads, **rest, **ids)).eval()
     for weight in model.parameters():

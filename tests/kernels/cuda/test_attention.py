@@ -35,6 +35,7 @@ class Case(attention.Case):
     """Computed on a CudaBackend."""
 
     rounds_queries = False
+    hadamard = False
 
     def apply(self, layer: object) -> Apply:
         def case(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:

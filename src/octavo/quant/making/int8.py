@@ -1,4 +1,4 @@
-"""int8: a byte a number, symmetric, with an f16 scale for each 128 columns, or 64 or 32 where rows need it.
+"""int8: one byte a number, symmetric, with an f16 scale for each 128 columns (64 or 32 where rows need it).
 
 One scale a row (eetq) would be as large as the row's largest number asks: groups lose less, for an eighth of
 a bit more.
