@@ -141,5 +141,6 @@ def test_the_chosen_token_is_always_among_the_likeliest(top: int, expected: list
     """OpenAI: up to logprobs + 1 of them."""
     at = {120: Logprob(-2.0, 2), 97: Logprob(-1.0, 1), 98: Logprob(-3.0, 3)}
     lists = CompletionLogprobs(FakeTokenizer(), top, True).add([120], [at])
-    assert list(next(lists["top_logprobs"])) == expected
-    assert lists["top_logprobs"][0]["x"] == lists["token_logprobs"][0] == -2.0
+    (likeliest,) = lists["top_logprobs"]
+    assert list(likeliest) == expected
+    assert likeliest["x"] == lists["token_logprobs"][0] == -2.0
