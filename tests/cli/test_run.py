@@ -31,6 +31,19 @@ def test_flags_go_before_the_defaults(engine: FakeEngine) -> None:
     assert (params.temperature, params.max_tokens, params.top_k) == (0.0, 3, CHAT_DEFAULTS["top_k"])
 
 
+def test_a_penalty_of_the_defaults_can_be_turned_off(engine: FakeEngine) -> None:
+    assert CHAT_DEFAULTS["presence_penalty"] > 0
+    assert main(["run", "m", "Hi", "--presence-penalty", "0"]) == 0
+    assert engine.calls[0].params.presence_penalty == 0
+
+
+def test_the_help_says_the_defaults(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("\u2502", " ").split())
+    for value in CHAT_DEFAULTS.values():
+        assert f"[default: {value}]" in shown
+
+
 def test_json(engine: FakeEngine, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "m", "Hi", "--json"]) == 0
     out, err = capsys.readouterr()

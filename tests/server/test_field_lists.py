@@ -232,7 +232,7 @@ def test_what_is_nested_deeply_is_refused_by_name(app: FastAPI, model: str, name
 
 
 @pytest.mark.parametrize(
-    "inside", [nested(400), "x" * 100_000, [{"a": 1}] * 10_000], ids=["deep", "long", "many"]
+    "inside", [nested(100), "x" * 100_000, [{"a": 1}] * 10_000], ids=["deep", "long", "many"]
 )
 def test_advice_inside_of_messages_and_tools_is_dropped_unread(inside: Any) -> None:
     """However large: a body's own bounds are enough for what nobody looks at."""

@@ -23,8 +23,11 @@ if TYPE_CHECKING:
 HELP = "/reset begins anew, /help says this, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
 COMMAND = re.compile(r"/[a-z?]{1,20}")
 ENDS, RESETS = ("/exit", "/quit", "/bye"), ("/reset", "/clear")
-CHAT_DEFAULTS: dict[str, Any] = {"temperature": 0.8, "top_k": 40, "top_p": 0.9, "max_tokens": 1024}
-"""Under these a small model makes sense, and ends. The API keeps OpenAI's: any token, any length."""
+CHAT_DEFAULTS: dict[str, Any] = {
+    "temperature": 0.8, "top_k": 40, "top_p": 0.9, "presence_penalty": 1.5, "max_tokens": 1024,
+}  # fmt: skip
+"""Under these a small model makes sense, and ends: what it has said is less likely, the end is not. The API
+keeps OpenAI's: any token, any length."""
 
 
 @sampling_flags(**{name: str(value) for name, value in CHAT_DEFAULTS.items()})

@@ -30,7 +30,7 @@ _ALONE, _HUGE = ThreadPoolExecutor(1, "large-bodies"), ThreadPoolExecutor(1, "hu
 async def off_loop(size: int, function: Callable[..., T], *args: Any) -> T:
     """Call function, in a thread when the text is long, and one at a time when it is huge."""
     if size > 10 * LONG_TEXT:  # encoding it takes 150 bytes a character
-        return await asyncio.get_running_loop().run_in_executor(_HUGE, function, *args)
+        return await asyncio.get_running_loop().run_in_executor(_HUGE, copy_context().run, function, *args)
     return await asyncio.to_thread(function, *args) if size > LONG_TEXT else function(*args)
 
 
