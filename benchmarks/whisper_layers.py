@@ -124,7 +124,8 @@ def decoder(folder: Path) -> tuple[Any, Any]:
         max_target_positions=len(state["decoder.embed_positions.weight"]),
         pad_token_id=0, bos_token_id=0, eos_token_id=0, decoder_start_token_id=0,
     )  # fmt: skip
-    model = WhisperModel(config).eval()
+    model = WhisperModel(config)
+    model.train(mode=False)
     model.load_state_dict(state)
     with torch.no_grad():
         sound = torch.zeros(1, mels, 2 * config.max_source_positions)
