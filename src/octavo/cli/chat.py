@@ -24,7 +24,8 @@ HELP = "/reset begins anew, /help says this, /exit (or Ctrl-D) ends; Ctrl-C stop
 COMMAND = re.compile(r"/[a-z?]{1,20}")
 ENDS, RESETS = ("/exit", "/quit", "/bye"), ("/reset", "/clear")
 CHAT_DEFAULTS: dict[str, Any] = {
-    "temperature": 0.8, "top_k": 40, "top_p": 0.9, "presence_penalty": 1.5, "max_tokens": 1024,
+    "temperature": 0.8, "top_k": 40, "top_p": 0.9, "presence_penalty": 1.5, "frequency_penalty": 0.1,
+    "max_tokens": 1024,
 }  # fmt: skip
 """Under these a small model makes sense, and ends: what it has said is less likely, the end is not. The API
 keeps OpenAI's: any token, any length."""
