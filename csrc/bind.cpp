@@ -66,10 +66,9 @@ NB_MODULE(_native, m) {
                               .minimum = minimum.value_or(Table{})};
         }, nb::kw_only(), "values"_a, "rows"_a, "row_stride"_a, "block_stride"_a, "scale"_a.none(), "minimum"_a.none());
     nb::class_<KVShape>(m, "KVShape")
-        .def("__init__", [](KVShape* self, int64_t heads, int64_t d, int64_t dv, int type, bool latent, bool hadamard) {
-            new (self) KVShape{.heads = heads, .d = d, .dv = dv, .type = static_cast<KVType>(type), .latent = latent,
-                               .hadamard = hadamard};
-        }, nb::kw_only(), "heads"_a, "d"_a, "dv"_a, "type"_a, "latent"_a, "hadamard"_a);
+        .def("__init__", [](KVShape* self, int64_t heads, int64_t d, int64_t dv, int type, bool latent) {
+            new (self) KVShape{.heads = heads, .d = d, .dv = dv, .type = static_cast<KVType>(type), .latent = latent};
+        }, nb::kw_only(), "heads"_a, "d"_a, "dv"_a, "type"_a, "latent"_a);
     nb::class_<KVLayer>(m, "KVLayer")
         .def("__init__", [](KVLayer* self, std::shared_ptr<KVCache> cache, size_t index) {
             new (self) KVLayer{.cache = std::move(cache), .index = index};

@@ -61,8 +61,6 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
         if (s.latent && s.dv > s.d) throw std::invalid_argument("a latent is part of its key");
         if (is_integer(s.type) && (s.d > 1024 || s.dv > 1024))
             throw std::invalid_argument("integer pages hold heads of at most 1024 dimensions");
-        if (s.hadamard && (s.latent || s.type != KVType::S8))
-            throw std::invalid_argument("int8 keys that are no latents have another basis");
         const int64_t size = element_size(s.type);
         KVView v{};
         v.page_size = page_size;
@@ -71,7 +69,6 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
         v.dv = s.dv;
         v.type = s.type;
         v.latent = s.latent;
-        v.hadamard = s.hadamard;
         v.layer_at = at;
         const int64_t scales = is_integer(s.type) ? page_size * 4 : 0;
         v.ks_at = round_up(s.d * page_size * size, 4);

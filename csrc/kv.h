@@ -16,8 +16,7 @@ namespace octavo {
 struct KVShape {
     int64_t heads, d, dv;
     KVType type;
-    bool latent;   // V is the first dv dimensions of K, and is not stored
-    bool hadamard; // int8 K in another basis (isa/hadamard.inl)
+    bool latent; // V is the first dv dimensions of K, and is not stored
 };
 
 class KVCache {

@@ -231,14 +231,13 @@ struct ScreenArgs {
 // K is transposed so that a vector holds consecutive positions of one dimension. Integers lie in pairs, those
 // of one product and one addition: k [d / 2][page_size][2], v [page_size / 2][dv][2]; a last row without a
 // second follows as it is. latent: there is no v, and no vs; the values are the first dv dimensions of k.
-// hadamard: int8 keys are in another basis (isa/hadamard.inl).
 struct KVView {
     uint8_t* base;
     int64_t page_stride, layer_at, head_stride, ks_at, v_at, vs_at;
     int64_t num_pages, page_size;
     int64_t heads, d, dv;
     KVType type;
-    bool latent, hadamard;
+    bool latent;
 };
 
 static inline bool is_integer(KVType type) { return type == KVType::S8 || type == KVType::S16; }

@@ -22,20 +22,13 @@
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
     const Tiles tiles = split_tiles(w.rows, w.most);
     const Bounds bounds = query_bounds(a.kv.type);
-    const float of_basis = a.kv.hadamard ? 1.0f / hadamard_size(w.d) : 1.0f;
-    const float factor = (a.softcap != 0.0f ? a.scale : a.scale * kLog2e) * of_basis;
-    float turned[kMaxHead];
+    const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
         for (int64_t i = 0; i < c; i++) {
             const int64_t r = first_row + i, token = item.t0 + r / w.group;
             const float* q = a.q + (token * a.heads + item.head * w.group + r % w.group) * w.d;
             float* panel = w.q + first_row * w.d + i;
-            if (a.kv.hadamard) {
-                __builtin_memcpy(turned, q, w.d * 4);
-                hadamard(turned, w.d);
-                q = turned;
-            }
             if (is_integer(a.kv.type))
                 load_query_int(q, w.d, c, bounds, factor, query_int(w, first_row) + 2 * i, w.q_factor + r);
             else

@@ -1,7 +1,6 @@
 // Split a qkv row, normalize and rotate q and k, write k and v to their page.
 
 #include "round16.inl"
-#include "hadamard.inl"
 
 // x [n] to the page's number type; d is the factor of integer pages.
 void narrow_row(const float* x, int64_t n, KVType type, bool is_key, uint8_t* y, float* d) {
@@ -65,12 +64,7 @@ void store_key(const RotaryArgs& a, const float* k, int64_t slot, int64_t head, 
     const KVView& kv = a.kv;
     uint8_t* keys = head_of(kv, slot / kv.page_size, head);
     const int64_t offset = slot % kv.page_size, size = element_size(kv.type);
-    float scale = 0.0f, turned[kMaxHead];
-    if (kv.hadamard) {
-        __builtin_memcpy(turned, k, kv.d * 4);
-        hadamard(turned, kv.d);
-        k = turned;
-    }
+    float scale = 0.0f;
     narrow_row(k, kv.d, kv.type, true, narrow, &scale);
     uint8_t* to = keys + offset * size;
     const int64_t stride = kv.page_size * size; // transposed: one element per row of positions

@@ -22,7 +22,7 @@ from octavo.kernels.ops import (
 )
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_kv import ReferenceKVCache
-from octavo.kernels.reference_math import activate, attend, best, hadamard, rotate, round_to_int8
+from octavo.kernels.reference_math import activate, attend, best, rotate, round_to_int8
 from octavo.kernels.weight import Layout, Weight
 
 RNG = np.random.default_rng(0)
@@ -214,28 +214,6 @@ def test_pages_store_load_and_copy(dtype: str, tolerance: float) -> None:
     np.testing.assert_array_equal(layer.load(np.int32([0, 1, 2]), 7)[0], got_k)
     assert not layer.load(np.int32([3]), 3)[0].any()
     assert cache.nbytes == 15 * 2 * KVSpec(2, 4, 6, dtype).bytes_per_token
-
-
-@pytest.mark.parametrize("dim", [1, 7, 16, 24, 64, 80])
-def test_hadamard_is_an_orthogonal_matrix_of_signs(dim: int) -> None:
-    n = dim & -dim
-    signs = hadamard(np.eye(dim, dtype=np.float32))
-    assert set(np.unique(np.abs(signs))) == ({1.0} if n == dim else {0.0, 1.0})
-    np.testing.assert_array_equal(signs @ signs.T, n * np.eye(dim))
-    np.testing.assert_array_equal(signs, signs.T)
-    x = normal(5, 2, dim)
-    np.testing.assert_allclose(hadamard(x), x @ signs, rtol=1e-5, atol=1e-5)
-
-
-def test_int8_keys_are_read_back_from_their_basis() -> None:
-    spec = KVSpec(2, 24, 6, "int8", hadamard=True)
-    layer, k, v = ReferenceKVCache([spec], 3, 4).layer(0), normal(7, 2, 24), normal(7, 2, 6)
-    layer.store(np.arange(7, dtype=np.int32), k, v)
-    got_k, got_v = layer.load(np.int32([0, 1, 2]), 7)
-    np.testing.assert_allclose(got_k, k, atol=0.1)
-    np.testing.assert_allclose(got_v, v, atol=0.05)
-    stored = layer.k.pages[0, :, 0] * layer.k.scales[0, :, 0, None]  # type: ignore[index]
-    np.testing.assert_allclose(stored, hadamard(k)[0], atol=0.1)
 
 
 def test_tensors_are_opaque() -> None:

@@ -13,7 +13,6 @@ from octavo.kernels.ops import F32, AttentionSpec, Inputs, KVSpec, Limits, Rows,
 from octavo.kernels.program import Buffer
 from octavo.kernels.reference import ReferenceBackend
 from octavo.kernels.reference_kv import ReferenceKVCache
-from octavo.kernels.reference_math import hadamard
 from support.kernels import batch_on, limits_of, normal
 
 REFERENCE = ReferenceBackend()
@@ -38,16 +37,10 @@ def native(
     return ops.value(ops.attention(Inputs(), q, layer, spec))
 
 
-def round_queries(q: F32, dtype: str, basis: bool = False) -> F32:
-    """q [..., dim] as the native kernels take it to integer pages (csrc/isa/round16.inl); else q itself.
-
-    basis: that of keys (KVSpec.hadamard).
-    """
+def round_queries(q: F32, dtype: str) -> F32:
+    """q [..., dim] as the native kernels take it to integer pages (csrc/isa/round16.inl); else q itself."""
     if dtype not in QUERY_NORM:
         return q
-    if basis:
-        n = q.shape[-1] & -q.shape[-1]
-        return np.asarray(hadamard(round_queries(hadamard(q), dtype)) / np.float32(n), np.float32)
     largest = np.maximum(np.abs(q).max(axis=-1, keepdims=True), np.float32(1e-30))
     norm = largest * np.linalg.norm(q / largest, axis=-1, keepdims=True)
     unit = np.maximum(largest / 32767, norm / QUERY_NORM[dtype])
@@ -60,8 +53,7 @@ def reference(
     ops, inputs, layer = REFERENCE.ops, Inputs(batch), cache.layer(0)
     q = ops.rotary_append(inputs, Tensor(Rows.TOKENS, qkv.shape[1], qkv), layer, spec, None)
     rows = q.ref.reshape(len(qkv), spec.num_heads, spec.head_dim)
-    rounded = round_queries(rows, dtype, basis=layer.k.basis)
-    q = Tensor(q.rows, q.width, rounded.reshape(q.ref.shape))
+    q = Tensor(q.rows, q.width, round_queries(rows, dtype).reshape(q.ref.shape))
     result: F32 = ops.attention(inputs, q, layer, spec).ref
     return result
 
@@ -70,15 +62,13 @@ class Case:
     """Sequences of random qkv rows on shared random pages."""
 
     rounds_queries = True  # the backend does, where pages are integers
-    hadamard = True  # int8 keys are in another basis
 
     def __init__(
         self, seed: int, context_lens: Sequence[int], spec: AttentionSpec, page_size: int, dtype: str
     ) -> None:
         self.rng = np.random.default_rng(seed)
         self.spec, self.page_size, self.context_lens = spec, page_size, list(context_lens)
-        basis = self.hadamard and dtype == "int8"
-        self.kv = KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype, hadamard=basis)
+        self.kv = KVSpec(spec.num_kv_heads, spec.head_dim, spec.v_head_dim, dtype)
         self.tables, self.num_pages = page_tables(self.rng, context_lens, page_size)
         width = (spec.num_heads + spec.num_kv_heads) * spec.head_dim + spec.num_kv_heads * spec.v_head_dim
         self.qkv = [normal(self.rng, length, width) for length in context_lens]

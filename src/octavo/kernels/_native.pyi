@@ -81,9 +81,7 @@ def pack(
 ) -> Matrix: ...
 
 class KVShape:
-    def __init__(
-        self, *, heads: int, d: int, dv: int, type: int, latent: bool, hadamard: bool
-    ) -> None: ...
+    def __init__(self, *, heads: int, d: int, dv: int, type: int, latent: bool) -> None: ...
 
 class KVCache:
     def __init__(

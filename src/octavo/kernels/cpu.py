@@ -51,7 +51,6 @@ class CpuKVCache:
                 dv=s.v_head_dim,
                 type=_KV_TYPES[s.dtype],
                 latent=s.latent,
-                hadamard=s.hadamard,
             )
             for s in layers
         ]

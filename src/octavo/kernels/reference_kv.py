@@ -9,7 +9,6 @@ import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.ops import F32, U8, KVSpec
-from octavo.kernels.reference_math import hadamard
 
 I32 = npt.NDArray[np.int32]
 
@@ -34,24 +33,18 @@ def _scales(x: F32, dtype: np.dtype[np.generic], key: bool) -> F32:
 
 
 class _Side:
-    """K (key) or V of one layer. Integers keep one f32 scale per (page, head, offset).
-
-    basis: rows are stored as hadamard() has them.
-    """
+    """K (key) or V of one layer. Integers keep one f32 scale per (page, head, offset)."""
 
     def __init__(
-        self, num_pages: int, heads: int, page_size: int, dim: int, dtype: str, key: bool = False,
-        basis: bool = False,
-    ) -> None:  # fmt: skip
+        self, num_pages: int, heads: int, page_size: int, dim: int, dtype: str, key: bool = False
+    ) -> None:
         self.pages = np.zeros((num_pages, heads, page_size, dim), _DTYPES[dtype])
         integers = dtype in ("int8", "int16")
         self.scales = np.zeros((num_pages, heads, page_size), np.float32) if integers else None
-        self._key, self.basis = key, basis
+        self._key = key
 
     def store(self, pages: I32, offsets: I32, x: F32) -> None:
         """x [T, heads, dim] to (pages[t], offsets[t])."""
-        if self.basis:
-            x = hadamard(x)
         if self.scales is not None:
             d = _scales(x, self.pages.dtype, self._key)
             self.scales[pages, :, offsets] = d
@@ -63,8 +56,6 @@ class _Side:
         x = self.pages[table].astype(np.float32)
         if self.scales is not None:
             x = x * self.scales[table][:, :, :, None]
-        if self.basis:
-            x = hadamard(x) / np.float32(x.shape[-1] & -x.shape[-1])
         x = np.moveaxis(x, 1, 2)
         return x.reshape(-1, x.shape[2], x.shape[3])[:length]
 
@@ -74,12 +65,11 @@ class ReferenceKVLayer:
 
     def __init__(self, spec: KVSpec, num_pages: int, page_size: int, sliding: bool = False) -> None:
         self.page_size, self.sliding = page_size, sliding
-        heads, dim = spec.num_kv_heads, spec.head_dim
-        self.k = _Side(num_pages, heads, page_size, dim, spec.dtype, key=True, basis=spec.hadamard)
+        self.k = _Side(num_pages, spec.num_kv_heads, page_size, spec.head_dim, spec.dtype, key=True)
         self.v_head_dim = spec.v_head_dim
         self.v: _Side | None = None
         if not spec.latent:
-            self.v = _Side(num_pages, heads, page_size, spec.v_head_dim, spec.dtype)
+            self.v = _Side(num_pages, spec.num_kv_heads, page_size, spec.v_head_dim, spec.dtype)
 
     @property
     def sides(self) -> list[_Side]:

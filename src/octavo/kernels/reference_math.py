@@ -34,21 +34,6 @@ def round_to_int8(x: F32, order: I32 | None = None) -> F32:
         return np.asarray(q * d, np.float32).reshape(x.shape)
 
 
-def hadamard(x: F32) -> F32:
-    """x [..., d] in blocks of n, the largest power of two that divides d, times a Hadamard matrix (KVSpec).
-
-    Twice is n times x. Sums are taken in the order of the native kernels, so that bits are theirs.
-    """
-    n = x.shape[-1] & -x.shape[-1]
-    y, half = x.reshape(-1, n), 1
-    while half < n:
-        pairs = y.reshape(len(y), -1, 2, half)
-        a, b = pairs[:, :, 0], pairs[:, :, 1]
-        y = np.stack([a + b, a - b], axis=2).reshape(-1, n)
-        half *= 2
-    return np.asarray(y.reshape(x.shape), np.float32)
-
-
 def product(x: F32, weight: F32) -> F32:
     """x W^T in tiles of ROWS rows, the last one padded with zeros.
 

@@ -225,9 +225,6 @@ class KVSpec:
     Ops.rotary_append says which).
     latent: V is K's first v_head_dim elements and is not stored again (multi-head latent attention).
     window: tokens that the layer's queries see, themselves included; None: all before them.
-    hadamard: int8 K is rounded in another basis: times Sylvester's Hadamard matrix, in blocks of n of a
-    head's dimensions, n being the largest power of two that divides their number. A GPU's pages keep K as it
-    is.
     """
 
     num_kv_heads: int
@@ -236,7 +233,6 @@ class KVSpec:
     dtype: str
     latent: bool = False
     window: int | None = None
-    hadamard: bool = False
 
     @property
     def bytes_per_token(self) -> int:

@@ -74,8 +74,7 @@ class DecoderModel:
 
 def kv_spec(s: AttentionSpec, dtype: str) -> KVSpec:
     """What the pages of a layer with such attention hold."""
-    basis = dtype == "int8" and not s.latent
-    return KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent, s.window, basis)
+    return KVSpec(s.num_kv_heads, s.head_dim, s.v_head_dim, dtype, s.latent, s.window)
 
 
 def llama_model(c: DecoderConfig, load: Loader, layers: Sequence[Block]) -> DecoderModel:

@@ -35,7 +35,6 @@ class Case(attention.Case):
     """Computed on a CudaBackend."""
 
     rounds_queries = False
-    hadamard = False
 
     def apply(self, layer: object) -> Apply:
         def case(ops: Ops, inputs: Inputs, t: list[Tensor]) -> Tensor:
