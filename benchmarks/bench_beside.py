@@ -7,8 +7,11 @@ is how far each is off. Then `octavo serve`, in turns: ours, theirs, ours again,
 
 own_cores     the server computes on one core with one thread, whichever client asks runs on the others. A
               user at a time, so that no client's core is the limit: both see the same server.
-shared_cores  the server has every core, and so have the clients, with more users. What a client computes for
-              each token is then taken from the server, which is what the two readings differ by.
+shared_cores  the server has every core, and so have the clients, with more users: what a client computes for
+              each token is taken from the server.
+
+Both ask for greedy answers. guidellm by itself names no temperature, and a server of OpenAI's API then draws
+at 1, for which it computes more: on own_cores that is a fourth turn, which is compared with ours too.
 
 Printed are the medians, the median of theirs over ours of the same round, and the control, which is the same
 of ours again over ours: the difference is none where it lies within the farthest that the control goes either
@@ -44,7 +47,8 @@ FIGURES = ("ttft_ms", "itl_ms", "output_rate")
 COSTS = ("cpu_s", "waited_s")
 MOST_OFF = 0.02
 PAUSE_S = 0.5  # between turns: the server's idle threads stop spinning
-OURS, THEIRS, AGAIN = "octavo", "guidellm", "again"
+OURS, THEIRS, AGAIN, DRAWN = "octavo", "guidellm", "again", "drawn"
+GREEDY = {"temperature": 0.0}
 OWN, SHARED = "own_cores", "shared_cores"
 Reading = dict[str, float]
 
@@ -146,13 +150,16 @@ def ours(url: str, prompts: Path, load: Load) -> Reading:
     }
 
 
-def theirs(guidellm: str, url: str, prompts: Path, load: Load) -> Reading:
-    """As guidellm reads it."""
+def theirs(
+    guidellm: str, url: str, prompts: Path, load: Load, fields: Mapping[str, float] = GREEDY
+) -> Reading:
+    """As guidellm reads it, with these fields in each request."""
+    backend = {"kind": "openai_http", "target": url, "request_format": "/v1/completions"}
     with tempfile.TemporaryDirectory(prefix="octavo-guidellm-") as folder:
         run(
             [
                 guidellm, "run",
-                "--backend", f"kind=openai_http,target={url},request_format=/v1/completions",
+                "--backend", json.dumps({**backend, "extras": {"body": dict(fields)}}),
                 "--profile", f"kind=concurrent,streams={load.users}",
                 "--constraint", f"kind=max_requests,count={load.requests}",
                 "--data", f"kind=json_file,path={prompts}", "--output", f"kind=json,path={folder}/found.json",
@@ -228,6 +235,14 @@ def beside(found: Sequence[Mapping[str, Reading]]) -> dict[str, dict[str, Any]]:
     return lines
 
 
+def over_ours(found: Sequence[Mapping[str, Reading]]) -> dict[str, float]:
+    """Of guidellm's drawn answers, over ours of the same round, which are greedy; medians."""
+    return {
+        figure: round(statistics.median(each[DRAWN][figure] / each[OURS][figure] for each in found), 4)
+        for figure in FIGURES
+    }
+
+
 def costs(found: Sequence[Mapping[str, Reading]]) -> dict[str, dict[str, float]]:
     """Medians of what the clients took."""
     return {
@@ -254,9 +269,13 @@ def served(asked: argparse.Namespace, load: Load, cores: Sequence[int]) -> dict[
                 OURS: lambda: costed(lambda: ours(url, prompts, load), pid),
                 THEIRS: lambda: costed(lambda: theirs(asked.guidellm, url, prompts, load), pid),
             }
-            found = in_turns({**turns, AGAIN: turns[OURS]}, asked.rounds)
+            turns[AGAIN] = turns[OURS]
+            if cores:
+                turns[DRAWN] = lambda: theirs(asked.guidellm, url, prompts, load, {})
+            found = in_turns(turns, asked.rounds)
     settings = {"users": load.users, "requests": load.requests, "max_tokens": load.tokens}
-    return {**settings, "cores": list(cores), **beside(found), **costs(found), "rounds": found}
+    told = {**settings, "cores": list(cores), **beside(found), **costs(found), "rounds": found}
+    return {**told, DRAWN: over_ours(found)} if cores else told
 
 
 def measure(asked: argparse.Namespace) -> dict[str, Any]:
@@ -317,6 +336,9 @@ def lines_of(place: str, found: Mapping[str, Any]) -> list[str]:
         control = "{} to {}".format(*each["control"])
         within = "" if each["within"] else "  apart"
         lines.append(f"{figure:<40}{each[OURS]:>12}{each[THEIRS]:>12}{each['ratio']:>9}{control:>18}{within}")
+    if DRAWN in found:
+        said = ", ".join(f"{figure} {ratio}" for figure, ratio in found[DRAWN].items())
+        lines.append(f"guidellm's drawn answers over ours: {said}")
     for cost, said in zip(COSTS, ("CPU seconds of the client", "seconds the server waited"), strict=True):
         lines.append(f"{said:<40}{found[cost][OURS]:>12}{found[cost][THEIRS]:>12}")
     return lines

@@ -41,6 +41,16 @@ def verdict(place: str, figure: str, result: Result) -> str | None:
     return "within the control" if within else apart
 
 
+def drawn() -> Row:
+    """What guidellm's requests cost the server as they are by default."""
+    paths = tuple(f"{OWN}/drawn/{figure}" for figure in ("itl_ms", "output_rate"))
+    return Row(
+        f"the same server {PLACES[OWN]}, where guidellm names no temperature and tokens are drawn: its ITL "
+        "and tokens a second over ours of greedy answers", "bench_beside", paths,
+        ("{0:.3f} and {1:.3f}",), BESIDE,
+    )  # fmt: skip
+
+
 def taken(place: str) -> Row:
     """What each client computes in a run, and what the server waits for a core."""
     paths = (f"{place}/{cost}/{name}" for cost in ("cpu_s", "waited_s") for name in ("octavo", "guidellm"))
@@ -88,6 +98,7 @@ TABLES = {
                ("most_off/octavo",), "{0:.2%}"),
         off_by("guidellm, likewise", ("most_off/guidellm", "guidellm"), "{0:.2%} ({1})"),
         *(row for place in PLACES for row in (*(served(place, figure) for figure in READ), taken(place))),
+        drawn(),
         Row("two runs of `octavo bench compare`: medians farther apart than the spread that they print, of "
             "so many (the farthest; highest over lowest of the reference product)", "compare_twice",
             (agreeing, lambda result: len(result["figures"]), worst, "noise"),

@@ -145,6 +145,14 @@ def test_a_difference_is_none_within_the_control(theirs: float, within: bool) ->
     assert lines["itl_ms"]["within"], "equal, and the control too"
 
 
+def test_drawn_answers_are_beside_ours_of_the_same_round() -> None:
+    beside = script("bench_beside")
+    found = [
+        {"octavo": reading(100.0, 10.0 * n, 50.0), "drawn": reading(100.0, 12.0 * n, 40.0)} for n in (1, 3, 2)
+    ]
+    assert beside.over_ours(found) == {"ttft_ms": 1.0, "itl_ms": 1.2, "output_rate": 0.8}
+
+
 def test_costs_are_medians() -> None:
     beside = script("bench_beside")
     found = [
