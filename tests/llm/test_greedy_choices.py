@@ -34,9 +34,9 @@ def test_choices_change_no_token(smollm2_llm: Callable[..., LLM], isa: str) -> N
     assert few == chosen[:3]
 
 
-def test_an_engine_that_has_measured_its_steps_chooses_from_bounds(smollm2_llm: Callable[..., LLM]) -> None:
+def test_an_engine_that_has_measured_its_steps_chooses_from_bounds() -> None:
     """What a head learns from the first greedy rows is learned from texts, and not from what was measured."""
-    llm = smollm2_llm(max_model_len=256, max_num_seqs=4, speculative_config={"method": "ngram"})
+    llm = LLM("smollm2", max_model_len=256, max_num_seqs=4, speculative_config={"method": "ngram"})
     runner: Any = llm._core._executor
     native = runner._decoding.decoder.native
     assert native.chosen == 0
