@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -31,3 +32,14 @@ def test_choices_change_no_token(smollm2_llm: Callable[..., LLM], isa: str) -> N
     chosen, computed, few = tokens
     assert chosen == computed
     assert few == chosen[:3]
+
+
+def test_an_engine_that_has_measured_its_steps_chooses_from_bounds() -> None:
+    """What a head learns from the first greedy rows is learned from texts, and not from what was measured."""
+    llm = LLM("smollm2", max_model_len=256, max_num_seqs=4, speculative_config={"method": "ngram"})
+    runner: Any = llm._core._executor
+    native = runner._decoding.decoder.native
+    assert native.chosen == 0
+    params = SamplingParams(temperature=0.0, max_tokens=64, ignore_eos=True, speculative={"k": 0})
+    llm.generate(PROMPTS[:4], params)
+    assert native.chosen > 4 * 64 / 3, "all but those that it has learned from, and few others"

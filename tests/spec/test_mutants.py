@@ -281,7 +281,7 @@ CASES: Cases = {
             ("            state.skip = max(state.skip - steps, 0)\n", "            pass\n"),
             ("if state.most > 0]", "]"),
             ("            self.acceptance.offered(row, draft)\n", ""),
-            ("max(best_rate, rate * (1 + least + doubt))", "best_rate"),
+            ("max(best_rate, rate * (1 + GAIN + doubt + plain_error))", "best_rate"),
             ("sure = tokens - math.sqrt(variance)", "sure = tokens"),
             ("if best == 0 and 0 < lost <= self._to_lose:", "if False:"),
             ("            self._to_lose -= lost\n", ""),

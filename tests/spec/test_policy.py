@@ -125,7 +125,7 @@ def test_it_never_loses_by_asking(machine: str, rows: int, chances: tuple[float,
     fixed, auto = with_fixed_numbers(machine, rows, chances), Auto(CostTable(MACHINES[machine], pair_s=1e-6))
     gained = simulated(auto, machine, rows, chances, 0.05, asking=0.1)
     assert gained >= 0.98 * fixed[0]
-    assert gained >= 0.8 * max(fixed)
+    assert gained >= 0.75 * max(fixed)
 
 
 @pytest.mark.parametrize("rows", [1, 8])

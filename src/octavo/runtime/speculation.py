@@ -221,7 +221,7 @@ class SpeculatingRunner(ModelRunner):
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
         self._speculation = speculation
-        self._untold: tuple[Load, float, float, bool] | None = None  # a step; told of when the next begins
+        self._untold: list[tuple[Load, float, float, bool]] = []  # a step; told of when the next begins
         speculation.attach(self._states, self._samplings)
 
     @property
@@ -245,15 +245,15 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         begin = time.perf_counter()
-        if self._untold is not None:  # a step that has verified nothing need not have been followed by asking
-            load, began, ended, verified = self._untold
+        for load, began, ended, verified in self._untold:
+            # A step that has verified nothing need not have been followed by asking.
             other = 0.0 if verified else self._speculation.asking_s
             self._speculation.took(load, ended - began, begin - began - other)
-            self._untold = None
+        self._untold.clear()
         drafted = any(step.drafts for step in steps)
         result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
         if drafted or step_id % TOLD_ONE_IN == 0:
-            self._untold = Load(*counted(steps)), begin, time.perf_counter(), drafted
+            self._untold.append((Load(*counted(steps)), begin, time.perf_counter(), drafted))
         return result
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:

@@ -14,7 +14,9 @@ from octavo.params import SamplingParams
 from octavo.params.speculative import SpeculativeParams
 from octavo.spec.costs import COUNTS, CostTable
 
-ALONE = SamplingParams(temperature=0.0, speculative=SpeculativeParams(k=0))
+ALONE = SamplingParams(temperature=1.0, speculative=SpeculativeParams(k=0))
+"""No greedy row: from the first ones a head learns what its inputs usually are (csrc/head_bounds.h). From
+rows of zeros it would learn what no text is like, and compute all logits of every step ever after."""
 TIMES = 3
 """So often each step is computed; the fastest counts, since what disturbs one is not the step's."""
 ROUNDS = 6

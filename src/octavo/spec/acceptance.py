@@ -56,14 +56,14 @@ class Chances:
 class FollowedDraft:
     """A draft that was offered to a row, and how far the row's tokens have gone along it."""
 
-    __slots__ = ("_children", "_node", "draft", "hits")
+    __slots__ = ("_children", "_is_chain", "_node", "draft", "hits")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.hits = [False] * len(draft.tokens)
         self._node = -1
-        self._children: dict[tuple[int, int], int] | None = None  # of a tree; a chain's are in its tokens
-        if not draft.is_chain:
+        self._is_chain, self._children = draft.is_chain, dict[tuple[int, int], int]()
+        if not self._is_chain:
             self._children = {
                 key: index for index, key in enumerate(zip(draft.parents, draft.tokens, strict=True))
             }
@@ -80,7 +80,7 @@ class FollowedDraft:
 
     def _child(self, token: int) -> int | None:
         """The node's child that is this token; None: it has none."""
-        if self._children is not None:
+        if not self._is_chain:
             return self._children.get((self._node, token))
         child, tokens = self._node + 1, self.draft.tokens
         return child if child < len(tokens) and tokens[child] == token else None

@@ -36,8 +36,7 @@ from octavo.spec.acceptance import Acceptance
 from octavo.spec.costs import CostTable, Load
 
 GAIN = 0.02
-"""A gain below this share is not worth the risk of being wrong. Where twice as many rows wait for each other,
-as much comes to it: what a row gains helps the others less."""
+"""A gain below this share is not worth the risk of being wrong."""
 PROBED = 0.005
 """Share of the time that may be lost by verifying what seems not to pay, to see whether that is so."""
 FAILED = 8
@@ -241,7 +240,7 @@ class Auto:
         tokens are of one kind, and add up; those of several rows are independent.
         """
         plain_s, plain_error = self.costs.known(load)
-        rate, least = load.sampled / plain_s, GAIN * (1 + math.log2(max(load.sampled, 1))) + plain_error
+        rate = load.sampled / plain_s
         best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
         least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
@@ -258,7 +257,7 @@ class Auto:
             seconds, doubt = self.costs.known(step)
             seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
-            if sure / seconds > max(best_rate, rate * (1 + least + doubt)):
+            if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
                 best, best_rate, gained = count, sure / seconds, sure / rate - seconds
             if (lost := seconds - sure / rate) < least_lost:
                 least_lost, least_at = lost, count
