@@ -83,23 +83,23 @@ def page_file_of(
 
     Raises:
         InvalidRequestError, CapacityError: the folder is no folder, or its space holds no page.
-        UnsupportedError: pages lie in a GPU's memory.
+        UnsupportedError: pages cannot be taken out of this cache.
     """
     if user.prefix_cache_dir is None or content is None:
         return None
     size = page_bytes(kv)
     if size is None:
-        raise UnsupportedError(
-            "prefix_cache_dir works on a CPU only: a GPU's pages are not written to disk", "prefix_cache_dir"
-        )
-    made_by = {
+        raise UnsupportedError("prefix_cache_dir: these pages cannot be written to disk", "prefix_cache_dir")
+    made_by: dict[str, object] = {
         "model": content.result(),
         "octavo": __version__,
-        "kernels": [backend.name, backend.isa, kernels_hash()],
+        "kernels": [backend.name, backend.isa, kernels_hash(backend.name)],
         "dtype": [user.dtype, user.quantization],
         "context": user.max_model_len,  # scaled rotary embeddings may depend on it
         "pages": [user.page_size, [repr(spec) for spec in specs]],
     }
+    if user.bit_exact or user.round_activations:  # a GPU computes other bits then
+        made_by["rounding"] = [user.bit_exact, user.round_activations]
     if drafter is not None:
         made_by["drafter"] = drafter.result()
     if isinstance(kv, SplitKVCache):

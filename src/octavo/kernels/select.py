@@ -58,6 +58,7 @@ class BackendRegistration:
         device: the kind of device that it is for. Of several for "cpu" a user names one, or "auto" takes the
             one of the highest rank that is there; other devices have one each.
         missing: why it is not there; None: it is. Asked often, so it loads nothing.
+        build: of a backend without the C++ extension: names what its kernels are compiled from, and by what.
     """
 
     about: str
@@ -65,6 +66,7 @@ class BackendRegistration:
     device: str = "cpu"
     rank: int = 0
     missing: Callable[[], str | None] = lambda: None
+    build: Callable[[], str] | None = None
 
 
 def registered(device: str = "cpu") -> dict[str, BackendRegistration]:
@@ -110,10 +112,14 @@ def native_available() -> bool:
     return importlib.util.find_spec("octavo.kernels._native") is not None
 
 
-def kernels_hash() -> str:
-    """Of the C++ extension's file: another build may compute other bits. Empty: it was not built."""
+def kernels_hash(name: str) -> str:
+    """Of what computes on the backend of this name: another build may compute other bits. Empty: it is the
+    C++ extension, which was not built."""
     import hashlib
 
+    build: Callable[[], str] | None = importlib.import_module(f"{_PACKAGE}.{name}").BACKEND.build
+    if build is not None:
+        return build()
     found = importlib.util.find_spec("octavo.kernels._native")
     if found is None or found.origin is None:
         return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from octavo.kernels.ops import KVSpec, LateCopies
+from octavo.engine.step_plan import StepPlan
+from octavo.kernels.ops import KVSpec, LateCopies, PageBytes
+from octavo.kernels.select import kernels_hash
 from support.cuda import interpreted
 
 POOL, SWAP = 7, 3
@@ -29,6 +32,11 @@ def pages_of(cache: Any) -> list[bytes]:
     """The bytes of every page, the host's last."""
     device = [b"".join(t[page].numpy().tobytes() for t in cache.tensors) for page in range(POOL)]
     return device + [row.numpy().tobytes() for row in cache._host]
+
+
+def plan(**moves: Any) -> StepPlan:
+    """A step that only moves pages."""
+    return StepPlan(0, (), (), (), **moves)
 
 
 @settings(max_examples=25, deadline=None)
@@ -68,6 +76,61 @@ def test_slots_are_moved_in_every_layer(dtype: str) -> None:
     assert pages_of(moved)[:POOL] == pages_of(want)[:POOL]
     with pytest.raises(ValueError, match="a slot to move lies outside the cache"):
         moved.move_slots([(0, 4 * POOL)])
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "int8"])
+@pytest.mark.parametrize("shape", [(4, 8), (3, 10)])
+def test_a_page_is_its_bytes(dtype: str, shape: tuple[int, int]) -> None:
+    """Taken out it changes no more; put back, in whichever place, it is all of what it was."""
+    cache = filled(dtype, *shape)
+    assert isinstance(cache, PageBytes)
+    before = pages_of(cache)
+    taken = [cache.read_page(page) for page in range(POOL)]
+    assert {len(data) for data in taken} == {cache.page_bytes} == {len(before[0])}
+    cache.write_page(3, taken[5])
+    assert pages_of(cache)[:POOL] == [before[5] if page == 3 else before[page] for page in range(POOL)]
+    for page, data in enumerate(taken):
+        cache.write_page(page, data)
+    assert pages_of(cache)[:POOL] == before[:POOL]
+
+
+def test_a_page_is_kept_in_a_file_over_a_restart(tmp_path: Path) -> None:
+    """As the engine has it saved and loaded; another build of the kernels takes no other's pages."""
+    from octavo.runtime.page_file import PrefixFile
+    from octavo.runtime.page_moves import PageMoves, page_bytes
+
+    cache, keys = filled("f16"), [bytes([number]) * 32 for number in range(2)]
+    size = page_bytes(cache)
+    assert size is not None
+    made_by = {"kernels": kernels_hash("cuda")}
+    file = PrefixFile.open(str(tmp_path), made_by, size, 1 << 20)
+    assert file is not None
+    saved = plan(saves=((5, 0, keys[0]), (2, 1, keys[1])))
+    PageMoves(cache, POOL, file).run(saved)
+    want = pages_of(cache)
+    file.wait()
+    file.close([(keys[0], 0), (keys[1], 1)])
+    again = PrefixFile.open(str(tmp_path), made_by, size, 1 << 20)
+    assert again is not None
+    assert [key for key, _ in again.stored()] == keys
+    cache = filled("f16")
+    cache.copy_pages([(0, page) for page in range(1, POOL)])
+    for key, block in again.stored():
+        again.fetch(key, block)
+    again.wait()
+    PageMoves(cache, POOL, again).run(plan(loads=((0, 6), (1, 1))))
+    assert (pages_of(cache)[6], pages_of(cache)[1]) == (want[5], want[2])
+    again.close([])
+
+
+def test_the_build_of_the_kernels_has_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other sources, another torch: another one. The C++ extension's file is not it."""
+    import torch
+
+    first = kernels_hash("cuda")
+    assert first == kernels_hash("cuda") != kernels_hash("cpu")
+    monkeypatch.setattr(torch, "__version__", "0")
+    assert kernels_hash("cuda") != first
 
 
 def test_a_page_outside_is_refused() -> None:

@@ -22,4 +22,10 @@ def _make(wanted: select.WantedBackend) -> Backend:
     )
 
 
-BACKEND = select.BackendRegistration("Triton", _make, device="cuda")
+def _build() -> str:
+    from octavo.kernels.cuda.launch import build
+
+    return build()
+
+
+BACKEND = select.BackendRegistration("Triton", _make, device="cuda", build=_build)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 
 from octavo.errors import UnsupportedError
 from octavo.kernels.cuda.errors import step_errors
 from octavo.kernels.cuda.pages import PageMover, parts
-from octavo.kernels.ops import KVSpec
+from octavo.kernels.ops import U8, KVSpec
 
 LOT = 64
 """Pages that are on their way at once, as a rule."""
@@ -120,6 +121,34 @@ class CudaKVCache:
         source, target = slots.to(self._device, non_blocking=True)
         for tensor in self.tensors:
             tensor[target // size, :, target % size] = tensor[source // size, :, source % size]
+
+    @property
+    def page_bytes(self) -> int:
+        """Bytes of a page, all layers together."""
+        return self._mover.units * self._mover.dtype.itemsize
+
+    def read_page(self, page: int) -> U8:
+        """A copy of a page's bytes, [page_bytes], which waits for all steps launched before.
+
+        Raises:
+            StepTooLargeError: the device has no memory for it.
+        """
+        with step_errors():
+            rows = self._mover.rows(1)
+            self._mover.move(self._indices((page,)), rows, scatter=False)
+            found: U8 = rows[0].view(torch.uint8).cpu().numpy()
+        return found
+
+    def write_page(self, page: int, data: U8) -> None:
+        """Make a page what read_page gave; `data` may be changed afterwards.
+
+        Raises:
+            StepTooLargeError: the device has no memory for it.
+        """
+        with step_errors():
+            rows = self._mover.rows(1)
+            rows[0].view(torch.uint8).copy_(torch.from_numpy(np.ascontiguousarray(data)))
+            self._mover.move(self._indices((page,)), rows, scatter=True)
 
     def _copy(self, pairs: Sequence[tuple[int, int]]) -> None:
         rows = self._mover.rows(len(pairs))
