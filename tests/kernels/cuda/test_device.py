@@ -71,14 +71,25 @@ def test_what_torch_is_told_of() -> None:
         return SimpleNamespace(
             __version__="2.11.0",
             version=SimpleNamespace(cuda=cuda),
-            cuda=SimpleNamespace(is_available=lambda: works),
+            cuda=SimpleNamespace(is_available=lambda: works, get_arch_list=lambda: archs),
         )
+
+    archs = ["sm_80", "sm_90a"]
 
     assert torch_refuses(HOPPER, torch("13.0", True)) is None
     assert "built without CUDA" in str(torch_refuses(HOPPER, torch(None, False)))
-    assert "needs CUDA 13.2, the NVIDIA driver knows CUDA up to 13.0" in str(
-        torch_refuses(HOPPER, torch("13.2", False))
+    assert "finds no GPU, and the NVIDIA driver does" in str(torch_refuses(HOPPER, torch("13.2", False)))
+    assert "finds no GPU, and the NVIDIA driver does" in str(torch_refuses(HOPPER, torch("12.8", False)))
+    assert "needs CUDA 14.0, the NVIDIA driver knows CUDA up to 13.0" in str(
+        torch_refuses(HOPPER, torch("14.0", False))
     )
+    for found, runs in (
+        ([], True), (["sm_90"], True), (["sm_80"], False), (["sm_80", "compute_80"], True),
+        (["sm_100", "compute_100"], False), (["sm_75", "sm_91"], False),
+    ):  # fmt: skip
+        archs = found
+        why = torch_refuses(HOPPER, torch("13.0", True))
+        assert why is None if runs else "NVIDIA H200 is of compute capability 9.0" in str(why)
     with pytest.raises(InvalidRequestError, match="built without CUDA"):
         choose("cuda", "auto", HOPPER)  # the torch that tests run with
 
@@ -112,11 +123,15 @@ def test_too_little_memory_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(backend, "CudaKVCache", full)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * 10**9, 16 * 10**9))
-    with pytest.raises(
-        CapacityError, match=r"^7 pages do not fit on the GPU: 2.0 of 16.0 GB are free"
-    ) as info:
-        interpreted().kv_cache([KVSpec(1, 8, 8, "f16")], 7, 16)
-    assert "\n" not in str(info.value)
+    for ours, others in ((13 * 10**9, ""), (4 * 10**9, ", others hold 10.0")):
+        monkeypatch.setattr(torch.cuda, "memory_reserved", lambda _, ours=ours: ours)
+        with pytest.raises(CapacityError) as info:
+            interpreted().kv_cache([KVSpec(1, 8, 8, "f16")], 7, 16)
+        said = str(info.value)
+        assert said.startswith(
+            f"7 pages do not fit on the GPU: 2.0 of 16.0 GB are free{others}; 3.00 GiB more were asked for. "
+        )
+        assert "\n" not in said
 
 
 def test_a_step_is_as_large_as_the_backend_likes() -> None:
@@ -134,6 +149,7 @@ def working_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: ["sm_80", "sm_90"])
 
 
 def test_auto_says_why_it_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +161,8 @@ def test_auto_says_why_it_is_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
         (VOLTA, r"Tesla V100 is of compute capability 7.0; 8.0 \(Ampere\) is the least", {}),
         (
             HOPPER,
-            r"weights need 16.0 GB or more, NVIDIA H200 has 20.0 of 141.0 GB free, of which 5.9 may be used",
+            r"weights need 16.0 GB or more, NVIDIA H200 has 20.0 of 141.0 GB free, of which 5.9 may be used: "
+            r"10.1 GB are missing",
             {"weights": lambda: 16 * gb, "share": 0.9, "memory": lambda index: (20 * gb, 141 * gb)},
         ),
     ]

@@ -97,11 +97,36 @@ def torch_refuses(gpu: Gpu, torch: Any) -> str | None:
     if built is None:
         return f"torch {torch.__version__} was built without CUDA: install a build for CUDA"
     if torch.cuda.is_available():
-        return None
+        return lacks_kernels(gpu, torch)
     known = f"{gpu.driver[0]}.{gpu.driver[1]}"
+    if gpu.driver[0] >= int(built.split(".")[0]):  # drivers know all of a major version's minor ones
+        return (
+            f"torch {torch.__version__} (for CUDA {built}) finds no GPU, and the NVIDIA driver does: do "
+            "CUDA_VISIBLE_DEVICES and the container's devices name it?"
+        )
     return (
         f"torch {torch.__version__} needs CUDA {built}, the NVIDIA driver knows CUDA up to {known}: "
         "update the driver, or install a torch for that CUDA"
+    )
+
+
+def lacks_kernels(gpu: Gpu, torch: Any) -> str | None:
+    """Why this torch's own kernels do not run on the GPU; None: they do. Machine code ("sm_80") runs on later
+    GPUs of its generation, what is compiled when it is loaded ("compute_90") on all later ones."""
+    archs = torch.cuda.get_arch_list()
+    for arch in archs:
+        kind, _, digits = arch.partition("_")
+        number = "".join(digit for digit in digits if digit.isdigit())
+        made = divmod(int(number or 0), 10)
+        same = made[0] == gpu.capability[0]
+        if made <= gpu.capability and (same or kind == "compute"):
+            return None
+    if not archs:
+        return None
+    major, minor = gpu.capability
+    return (
+        f"torch {torch.__version__} has kernels for {', '.join(archs)}, and {gpu.name} is of compute "
+        f"capability {major}.{minor}: install a torch that was built for it"
     )
 
 
@@ -167,5 +192,6 @@ def too_small(gpu: Gpu, memory: tuple[int, int], weights: int, share: float) -> 
         return None
     return (
         f"the weights need {weights / 1e9:.1f} GB or more, {gpu.name} has {free / 1e9:.1f} of "
-        f"{total / 1e9:.1f} GB free, of which {max(left, 0) / 1e9:.1f} may be used"
+        f"{total / 1e9:.1f} GB free, of which {max(left, 0) / 1e9:.1f} may be used: "
+        f"{(weights - max(left, 0)) / 1e9:.1f} GB are missing"
     )

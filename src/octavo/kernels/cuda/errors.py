@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,16 @@ import torch
 from octavo.errors import CapacityError, DeviceLostError, StepTooLargeError
 
 ADVICE = "Use a smaller or quantized model, fewer pages, or a lower --gpu-memory-utilization"
+
+
+OTHERS = 2 << 30
+"""Bytes beyond what torch holds of a GPU that are more than the driver's own."""
+
+
+def tried(error: BaseException) -> str:
+    """How much the allocation was that failed, where torch tells."""
+    found = re.search(r"Tried to allocate ([\d.]+ [KMGT]iB)", str(error))
+    return f"; {found[1]} more were asked for" if found else ""
 
 
 def fatal(error: BaseException) -> bool:
@@ -45,8 +56,11 @@ def clear_errors(device: torch.device, what: str) -> Iterator[None]:
         yield
     except torch.OutOfMemoryError as error:
         free, total = torch.cuda.mem_get_info(device)
+        others = total - free - torch.cuda.memory_reserved(device)
+        held = f", others hold {others / 1e9:.1f}" if others > OTHERS else ""
         raise CapacityError(
-            f"{what} do not fit on the GPU: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free. {ADVICE}"
+            f"{what} do not fit on the GPU: {free / 1e9:.1f} of {total / 1e9:.1f} GB are free{held}"
+            f"{tried(error)}. {ADVICE}"
         ) from error
     except RuntimeError as error:
         if not fatal(error):
