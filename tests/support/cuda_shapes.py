@@ -84,6 +84,10 @@ def draw(device: Any, rng: np.random.Generator) -> None:
 
 
 def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, rows: int, brief: bool) -> None:
+    import torch
+
+    from octavo.kernels.cuda.prompts import together
+
     angles = rng.uniform(0, 6, (256, 32)).astype(np.float32)
     plain, pairs = Rotary(np.cos(angles), np.sin(angles)), Rotary(np.cos(angles), np.sin(angles), True)
     slopes, sinks = np.ones(8, np.float32), np.zeros(8, np.float32)
@@ -105,6 +109,7 @@ def attend(backend: Any, ops: Any, inputs: Inputs, rng: np.random.Generator, row
             inputs, ops.tensor(normal(rng, rows, width)), layer.layer(0), spec, rotary, HeadNorms(*gains)
         )
         ops.attention(inputs, q, layer.layer(0), spec)
+        together(layer.layer(0).k.pages, torch.zeros((rows, 3), dtype=torch.int32), 40, 256)
         tree = replace(inputs.batch, tree_masks=np.zeros((rows, 1), np.uint64))  # type: ignore[type-var]
         backend.eager(tree).attention(Inputs(tree), q, layer.layer(0), spec)
     spec = AttentionSpec(16, 1, 576, 512, 0.1, latent=True)

@@ -195,3 +195,99 @@ def test_one_process_has_one_kind_of_kernels() -> None:
     interpreted()
     with pytest.raises(InvalidRequestError, match="not both"):
         launch.prepare(interpret=False)
+
+
+class TestWholePrompts:
+    """Prompts by torch's attention: where it means the same, what it says, and who is asked."""
+
+    @pytest.mark.parametrize(
+        ("shape", "lengths", "page"),
+        [((4, 2, 16, 16), [40], 16), ((4, 4, 24, 24), [33, 33, 33], 5), ((6, 1, 16, 16), [48, 48], 16)],
+    )
+    def test_equals_the_reference(
+        self,
+        shape: tuple[int, int, int, int],
+        lengths: list[int],
+        page: int,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        from octavo.kernels.cuda import attention, make, prompts
+
+        asked: list[object] = []
+        plain = prompts.by_torch
+        monkeypatch.setattr(prompts, "LEAST", 1)
+        monkeypatch.setattr(prompts, "STEP", 16)
+        monkeypatch.setattr(attention, "by_torch", lambda *given: asked.append(given) or plain(*given))
+        monkeypatch.setattr(attention, "torchs_is_faster", lambda *_: True)
+        case = Case(21, lengths, AttentionSpec(*shape, shape[2] ** -0.5), page, "f16")
+        got = case.run(make("cpu", dtype="float16"), [[length] for length in lengths])
+        assert len(asked) == 1
+        for mine, its in zip(got, case.truth(), strict=True):
+            np.testing.assert_allclose(mine, its, atol=4e-3, rtol=4e-3)
+        case.run(make("cpu", dtype="float16"), [[length - 1, 1] for length in lengths])
+        assert len(asked) == 2, "what was cached before is not torch's to see"
+
+    def test_what_torch_would_see_otherwise_is_not_asked_of_it(self) -> None:
+        import torch
+
+        from octavo.kernels.cuda import attention, prompts
+        from octavo.kernels.ops import Sight
+
+        spec, policy = AttentionSpec(4, 2, 16, 16, 0.25), interpreted().policy
+        kinds = [KVSpec(2, 16, 16, kind) for kind in ("f16", "int8", "f32")]
+        layers = {kind.dtype: interpreted().kv_cache([kind], 2, 16).layer(0) for kind in kinds}
+
+        def asks(
+            tokens: int = 1024, sequences: int = 2, longest: int = 512, context: int = 512,
+            dtype: Any = torch.float16, pages: str = "f16", trees: Any = None, exact: bool = False,
+            **more: Any,
+        ) -> bool:  # fmt: skip
+            array = torch.zeros(sequences, dtype=torch.int32)
+            queries = attention.Queries(*[array] * 5, longest, context, trees)
+            q = torch.zeros((tokens, 64), dtype=dtype)
+            given = replace(spec, **more), queries, replace(policy, exact=exact)
+            return prompts.whole_prompts(q, layers[pages], *given)
+
+        assert asks()
+        assert asks(sequences=1, tokens=512)
+        row = np.zeros(4, np.float32)
+        for other in (
+            {"tokens": 1023}, {"context": 513}, {"longest": 511, "tokens": 1022, "context": 511},
+            {"window": 600}, {"softcap": 5.0}, {"alibi_slopes": row}, {"sinks": row}, {"sight": Sight.WHOLE},
+            {"relative_bias": np.zeros((4, 3), np.float32)}, {"latent": True}, {"pages": "int8"},
+            {"pages": "f32", "dtype": torch.float32}, {"dtype": torch.bfloat16},
+            {"trees": torch.zeros((1024, 2), dtype=torch.int32)}, {"exact": True},
+        ):  # fmt: skip
+            assert not asks(**other), other  # type: ignore[arg-type]
+
+    def test_the_faster_one_is_measured_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from types import SimpleNamespace
+
+        import torch
+
+        from octavo.kernels.cuda import prompts
+
+        monkeypatch.setattr(prompts, "_is_faster", {})
+        told = iter([9.0, 3.0, 4.0, 8.0, 5.0, 6.0])  # torch's, then ours
+        event = SimpleNamespace(
+            record=lambda: None, synchronize=lambda: None, elapsed_time=lambda end: next(told)
+        )
+        monkeypatch.setattr(torch.cuda, "Event", lambda enable_timing: event)
+        runs: list[str] = []
+        for place, want in (("cuda", True), ("cuda", True), ("cpu", False)):
+            key = (torch.device(place), "a shape")
+            got = prompts.torchs_is_faster(key, lambda: runs.append("ours"), lambda: runs.append("torch's"))
+            assert got is want
+        assert runs == ["torch's"] * 4 + ["ours"] * 4
+
+    def test_lengths_that_are_filled_alike_are_measured_together(self) -> None:
+        import torch
+
+        from octavo.kernels.cuda import attention, prompts
+
+        def key(length: int, sequences: int = 1, dtype: Any = torch.float16) -> object:
+            queries = attention.Queries(*[torch.zeros(sequences)] * 5, length, length)
+            return prompts.key_of(torch.zeros(1, dtype=dtype), AttentionSpec(4, 2, 16, 16, 0.25), queries)
+
+        assert key(513) == key(768)
+        assert len({key(512), key(513), key(513, 2), key(513, 1, torch.bfloat16)}) == 4

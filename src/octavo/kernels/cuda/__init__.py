@@ -1,10 +1,10 @@
 """The GPU backend: torch tensors and cuBLAS, Triton kernels for what torch lacks.
 
 Rooms of this package: device (which GPU, and clear errors where there is none), weight and kv (what
-is stored), pages, norms, rotary, attention, gemm, coded, integer, moe, draw, draw_math, edits, logprobs
-(Triton), ops (kernels.ops over them), eager, buckets, program and steps (CUDA graphs), capture, sample
-(the order of draw's kernels), lane (pinned memory), errors, backend. Torch and Triton are imported only
-when a backend is made.
+is stored), pages, norms, rotary, attention, prompts, gemm, coded, integer, moe, draw, draw_math, edits,
+logprobs (Triton), ops (kernels.ops over them), eager, buckets, program and steps (CUDA graphs), capture,
+sample (the order of draw's kernels), lane (pinned memory), errors, backend. Torch and Triton are imported
+only when a backend is made.
 
 On device "cpu" Triton's interpreter runs the same kernels, slowly: for tests without a GPU.
 """

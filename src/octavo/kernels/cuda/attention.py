@@ -15,6 +15,7 @@ splits at fixed positions and folds them in the same order in both cases.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 import triton
@@ -27,6 +28,7 @@ from octavo.kernels.cuda.kv import CudaKVLayer
 from octavo.kernels.cuda.launch import next_power_of_2
 from octavo.kernels.cuda.norms import tanh
 from octavo.kernels.cuda.order import chained, in_turn
+from octavo.kernels.cuda.prompts import by_torch, key_of, torchs_is_faster, whole_prompts
 from octavo.kernels.ops import AttentionSpec, Sight
 
 
@@ -323,6 +325,22 @@ def attend(
     policy: TilePolicy,
 ) -> torch.Tensor:
     """ops.attention: q [T, heads * head_dim] -> [T, heads * v_head_dim], of q's dtype."""
+    if whole_prompts(q, kv, spec, queries, policy):
+        ours = partial(attend_pages, q, kv, spec, queries, tables, policy)
+        torchs = partial(by_torch, q, kv, spec, queries)
+        return torchs() if torchs_is_faster(key_of(q, spec, queries), ours, torchs) else ours()
+    return attend_pages(q, kv, spec, queries, tables, policy)
+
+
+def attend_pages(
+    q: torch.Tensor,
+    kv: CudaKVLayer,
+    spec: AttentionSpec,
+    queries: Queries,
+    tables: AttentionTables,
+    policy: TilePolicy,
+) -> torch.Tensor:
+    """The same by this file's kernel."""
     tokens, heads = q.shape[0], spec.num_heads
     slopes, sinks, bias = tables.slopes, tables.sinks, tables.bias
     y = torch.empty((tokens, heads * spec.v_head_dim), dtype=q.dtype, device=q.device)
