@@ -279,9 +279,10 @@ release-check: test-env
 	$(RELEASE) scripts/audit.py || failed=$$?; \
 	exit $$failed
 
-# On a machine with an NVIDIA GPU: only numpy, torch and Triton, and this source tree.
+# On a machine with an NVIDIA GPU: numpy, torch and Triton, and this source tree. Engine and server are checked too
+# where their packages are, on PYTHONPATH as well.
 gpu-check:
-	@PYTHONPATH=src:benchmarks $(if $(GPU_PYTHON),$(GPU_PYTHON),python3) -m gpu $(ARGS)
+	@PYTHONPATH=src:benchmarks$${PYTHONPATH:+:$$PYTHONPATH} $(if $(GPU_PYTHON),$(GPU_PYTHON),python3) -m gpu $(ARGS)
 
 clean:
 	rm -rf .make .venv .venv-test .venv-oracle .venv-clients .venv-guidellm .venv-build build dist .mypy_cache .ruff_cache .pytest_cache

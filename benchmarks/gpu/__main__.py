@@ -24,6 +24,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+MOST_JOBS = 16
+"""Processes at once: each holds some of the GPU's memory."""
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
@@ -43,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OctavoError as error:
         print(f"gpu-check: {error}", file=sys.stderr)
         return 2
-    from gpu import checks, speed
+    from gpu import speed
 
     words = sys.argv[1:] if arguments is None else arguments
     result: dict[str, Any] = {"benchmark": "gpu", **origin(device, words), "dtype": given.dtype}
@@ -51,7 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
     path = None if given.no_write else place(result)
     found: Iterable[Any] = ()
     if not given.table_only:
-        found = checks.all_checks(device, given.dtype, small or given.tiny)
+        found = all_checks(given, device, result)
     if given.model:
         from gpu import text
 
@@ -78,6 +81,32 @@ def main(arguments: list[str] | None = None) -> int:
     if path is not None:
         print(path)
     return 1 if failed else 0
+
+
+def all_checks(given: argparse.Namespace, device: str, result: dict[str, Any]) -> Iterator[Any]:
+    """Every part's: in processes of their own, several at once, or one after another in this process. What
+    is left out is noted, and said. Under a sanitizer the kernels alone."""
+    from gpu import checks, parts
+
+    small = given.device == "cpu" or given.tiny
+    if given.tiny:
+        yield from checks.all_checks(device, given.dtype, small)
+        return
+    jobs = given.jobs or (1 if small else min(os.cpu_count() or 1, MOST_JOBS))
+    every = parts.names(device, given.dtype, small)
+    where = device, given.dtype, small
+    lines = (
+        parts.at_once(every, lambda name: parts.command(name, *where), jobs)
+        if jobs > 1
+        else (line for name in every for line in parts.lines(name, *where))
+    )
+    result["left_out"] = []
+    for line in lines:
+        if (why := line.get("left_out")) is not None:
+            result["left_out"].append(why)
+            print(f"-    left out: {why}", flush=True)
+        else:
+            yield line["what"], line["error"], line["allowed"]
 
 
 def kept(found: Iterable[Any], result: dict[str, Any], path: Path | None) -> Iterator[Any]:
@@ -192,6 +221,9 @@ def parser() -> argparse.ArgumentParser:
     )
     made.add_argument("--tiny", action="store_true", help="checks in tiny shapes (what sanitizers run)")
     made.add_argument("--brief", action="store_true", help="only the first few checks (to try the script)")
+    made.add_argument(
+        "--jobs", type=int, metavar="N", help="parts of the checks at once (a process each; 1: in this one)"
+    )
     made.add_argument("--no-write", action="store_true", help="no result file")
     return made
 

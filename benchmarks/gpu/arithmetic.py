@@ -23,6 +23,32 @@ def decode_bytes(weights: int, context: int, kv_per_token: int) -> int:
     return weights + context * kv_per_token
 
 
+def answer_bytes(weights: int, prompt: int, answer: int, kv_per_token: int, streams: int = 1) -> int:
+    """That the steps of an answer read: its first token comes with the prompt, each later one with a step
+    over all tokens before it, of all streams at once."""
+    contexts = range(prompt + 1, prompt + answer)
+    return sum(decode_bytes(weights, streams * context, kv_per_token) for context in contexts)
+
+
+def weight_bytes(shape: Shape, item: int) -> int:
+    """That a step reads of weights of so many bytes each."""
+    return item * shape.linear_parameters
+
+
+def kv_bytes(shape: Shape, item: int) -> int:
+    """Keys and values of a token, in all layers."""
+    return 2 * item * shape.layers * shape.kv_heads * shape.head_dim
+
+
+def least_seconds(
+    shape: Shape, item: int, streams: int, prompt: int, answer: int, bandwidth: float, flops: float
+) -> float:
+    """That streams of a prompt and an answer take where products run at `flops` a second and steps read
+    `bandwidth` bytes a second, and neither beside the other."""
+    read = answer_bytes(weight_bytes(shape, item), prompt, answer, kv_bytes(shape, item), streams)
+    return streams * prompt_flops(shape, prompt) / flops + read / bandwidth
+
+
 def prompt_flops(shape: Shape, n: int) -> int:
     """Of a prompt of n tokens: the layers' products, the head's for the last token, causal attention."""
     head = shape.vocab * shape.hidden
@@ -38,6 +64,11 @@ def share(work: float, took: float, ceiling: float) -> float:
 def output_rate(streams: int, answer: int, took: float) -> float:
     """Output tokens a second."""
     return streams * answer / took
+
+
+def total_rate(tokens: Iterable[int], took: float) -> float:
+    """Output tokens a second, of answers of these lengths."""
+    return sum(tokens) / took
 
 
 def gap(whole: Sequence[float], device: Sequence[float]) -> float | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -142,6 +144,27 @@ def attention(device: str, dtype: str, contexts: list[int], queries: list[int]) 
         got, want = both(backend, reference, rng, spec, rotary, pages, contexts, queries)
         label = f"attention {name} d={dim} kv={pages} exact={exact} {queries}"
         yield label, error(got, want), TOLERANCE[dtype]
+
+
+def whole_prompts(device: str, dtype: str, lengths: list[int]) -> Iterator[Check]:
+    """Prompts of one length, by attention's kernel and by torch's, whichever a step would take."""
+    from octavo.kernels.cuda import attention as kernel
+    from octavo.kernels.cuda import prompts
+
+    kind = "float16" if dtype == "float32" else dtype  # torch's is for 16 bits
+    spec, pages = AttentionSpec(8, 2, 128, 128, 128**-0.5), {"float16": "f16", "bfloat16": "bf16"}[kind]
+    rng, reference = np.random.default_rng(7), ReferenceBackend()
+    angles = rng.uniform(0, 6, (max(lengths), 64)).astype(np.float32)
+    rotary = Rotary(np.cos(angles), np.sin(angles))
+    for torchs in (False, True):
+        with (
+            mock.patch.object(kernel, "torchs_is_faster", lambda *_, torchs=torchs: torchs),
+            mock.patch.object(prompts, "LEAST", 1),
+        ):
+            backend = make(device, dtype=kind)
+            got, want = both(backend, reference, rng, spec, rotary, pages, lengths, lengths)
+        who = "torch" if torchs else "our kernel"
+        yield f"attention of whole prompts {lengths} by {who}", error(got, want), TOLERANCE[kind]
 
 
 def both(
@@ -342,18 +365,29 @@ def transcript(drive: Driver, prompts: list[Any], steps: int) -> F32:
     return np.array(rows, np.float32)
 
 
-def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
-    """Everything; small: the shapes that an interpreter can do."""
+def parts(device: str, dtype: str, small: bool) -> dict[str, Callable[[], Iterator[Check]]]:
+    """Everything, in parts that know nothing of each other; small: the shapes that an interpreter can do."""
     sizes = [(3, 40, 64)] if small else [(1, 4096, 4096), (7, 1000, 576), (64, 576, 1536), (300, 512, 1024)]
-    yield from linear(device, dtype, sizes)
-    yield from integers(device, dtype, *((24, 64) if small else (1000, 576)))
     contexts = [40, 7] if small else [700, 33, 2100]
+    found: dict[str, Callable[[], Iterator[Check]]] = {
+        f"linear {'x'.join(map(str, size))}": partial(linear, device, dtype, [size]) for size in sizes
+    }
+    found["integers"] = partial(integers, device, dtype, *((24, 64) if small else (1000, 576)))
     for queries in ([1, 1, 1], [30, 5, 64]):
-        yield from attention(device, dtype, contexts, queries[: len(contexts)])
-    yield from routing(device)
-    yield from trees(device, dtype)
-    yield from pages(device, dtype)
-    yield from draws(device, *((2, 600) if small else (64, 128256)))
-    yield from overlap(device, dtype)
-    yield from verify(device, dtype)
-    yield from model(device, dtype)
+        some = queries[: len(contexts)]
+        found[f"attention of {some}"] = partial(attention, device, dtype, contexts, some)
+    found["whole prompts"] = partial(whole_prompts, device, dtype, [40, 40] if small else [700, 700])
+    found["routing"] = partial(routing, device)
+    found["trees"] = partial(trees, device, dtype)
+    found["pages"] = partial(pages, device, dtype)
+    found["draws"] = partial(draws, device, *((2, 600) if small else (64, 128256)))
+    found["overlap"] = partial(overlap, device, dtype)
+    found["verify"] = partial(verify, device, dtype)
+    found["model"] = partial(model, device, dtype)
+    return found
+
+
+def all_checks(device: str, dtype: str, small: bool) -> Iterator[Check]:
+    """All parts, one after another."""
+    for part in parts(device, dtype, small).values():
+        yield from part()

@@ -49,7 +49,8 @@ class Shape:
 
 LLAMA_8B = Shape("llama-3-8b", 4096, 32, 14336, 32, 8, 128, 128256, False)
 SMOLLM2 = Shape("smollm2-135m", 576, 30, 1536, 9, 3, 64, 49152, True)
-TINY = Shape("tiny", 64, 2, 96, 4, 2, 16, 160, False, 512)
+TINY = Shape("tiny", 64, 2, 96, 4, 2, 16, 320, False, 512)
+"""Small enough for an interpreter; its vocabulary holds each byte as a token (gpu/folder.py)."""
 
 
 class Model:

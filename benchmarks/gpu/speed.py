@@ -16,6 +16,7 @@ from gpu.arithmetic import (
     copy_bandwidth,
     decode_bytes,
     gap,
+    least_seconds,
     output_rate,
     product_flops,
     prompt_flops,
@@ -104,7 +105,7 @@ def decode_seconds(backend: Any, shape: Shape, kind: str, context: int, repeat: 
 def roofline(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
     """One stream: bytes of weights and pages over the time, as a share of the copy bandwidth."""
     times = {}
-    for context, wanted in ((scale.short, 0.75), (scale.long, 0.70)):
+    for context, wanted in ((scale.short, 0.86), (scale.long, 0.70)):
         took, model = decode_seconds(backend, scale.large, "dense", context, scale.repeat)
         times[context] = took
         moved = decode_bytes(model.bytes_per_step, context, model.kv_bytes_per_token)
@@ -114,7 +115,7 @@ def roofline(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
         yield Row(work, "share", share(moved, took, most.bandwidth), wanted, note)
     took, _ = decode_seconds(backend, scale.large, "u4", scale.short, scale.repeat)
     ratio = speedup([times[scale.short]], took)
-    yield Row("4-bit over dense, 1 stream", "x", ratio, 2.5, f"{1 / took:.1f} tok/s")
+    yield Row("4-bit over dense, 1 stream", "x", ratio, 2.25, f"{1 / took:.1f} tok/s")
 
 
 def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
@@ -125,11 +126,14 @@ def prompts(backend: Any, scale: Scale, most: Ceilings) -> Iterator[Row]:
     batch = drive.batch(np.array([0]), [tokens])
     took = seconds(lambda: drive.step(batch), max(scale.repeat // 4, 1), backend.device)
     reached = share(prompt_flops(shape, n), took, most.flops)
-    yield Row(f"prompt of {n}: share of dense peak", "share", reached, 0.55, f"{n / took:.0f} tok/s")
+    yield Row(f"prompt of {n}: share of dense peak", "share", reached, 0.75, f"{n / took:.0f} tok/s")
 
 
-def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str) -> Iterator[Row]:
-    """Many streams from prompts to answers, against transformers on the same shapes."""
+def streams(
+    backend: Any, scale: Scale, most: Ceilings, peer: float | None, why: str, whose: str
+) -> Iterator[Row]:
+    """Many streams from prompts to answers, against transformers on the same shapes, and against what this
+    device's copy and product leave possible."""
     shape, count = scale.large, scale.streams
     length = scale.prompt + scale.answer
     pages = count * -(-length // 16)
@@ -155,7 +159,13 @@ def streams(backend: Any, scale: Scale, peer: float | None, why: str, whose: str
     ratio = None if peer is None else rate / peer
     note = f"{rate:.0f} tok/s ({prompts_took:.2f} of {took:.2f} s are prompts); "
     note += why if peer is None else f"transformers {peer:.0f} tok/s"
-    yield Row(f"{count} streams, {scale.prompt} + {scale.answer}, over {whose}", "x", ratio, 5.0, note)
+    work = f"{count} streams, {scale.prompt} + {scale.answer}"
+    yield Row(f"{work}, over {whose}", "x", ratio, 5.0, note)
+    least = least_seconds(
+        shape, backend.dtype.itemsize, count, scale.prompt, scale.answer, most.bandwidth, most.flops
+    )
+    told = f"{took:.2f} s, {least:.2f} s at the copy's and the product's rates"
+    yield Row(f"{work}: share of the bound", "share", slowdown(least, took), 0.85, told)
 
 
 def whole_steps(
@@ -202,7 +212,7 @@ def host_gap(backend: Any, scale: Scale) -> Iterator[Row]:
     forget()
     whole, device, drive = whole_steps(backend, scale.small, 1, scale, 512 if cuda else 2)
     note = f"tokens on the host; {median(device) * 1e6:.0f} us on the device, {drive.steps.replays} replays"
-    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / median(whole), 1000, note)
+    yield Row(f"{scale.small.name}, 1 stream", "tok/s", 1 / median(whole), 1626, note)
 
 
 def in_ms(times: list[float]) -> str:
@@ -284,14 +294,14 @@ def batching_rate(scale: Scale, device: torch.device, dtype: torch.dtype) -> flo
 def attention(backend: Any, scale: Scale) -> Iterator[Row]:
     """Over the faster of SDPA and FlexAttention: a prompt, and decoding with KV that they get contiguous.
     All are replayed as graphs: a launch's price on the host is not the kernel's."""
-    from octavo.kernels.cuda.attention import AttentionTables, attend
+    from octavo.kernels.cuda.attention import AttentionTables, attend, attend_pages
     from octavo.kernels.ops import KVSpec
 
     shape, device, dtype = scale.large, backend.device, backend.dtype
     kv_type = {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}[dtype]
     heads, dim = shape.heads, shape.head_dim
     for name, count, context, query, wanted in (
-        ("prefill", 1, scale.whole_prompt, scale.whole_prompt, 1.0),
+        ("prefill", 1, scale.whole_prompt, scale.whole_prompt, 0.8),
         ("paged decode", scale.streams // 4 + 1, scale.long // 8, 1, 1.2),
     ):
         width = -(-context // 16)
@@ -300,10 +310,8 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
             tensor.normal_()
         queries = device_queries(device, count, context, query, width)
         q = torch.randn((count * query, heads * dim), device=device).to(dtype)
-        ours_once = partial(
-            attend, q, layer, shape.spec, queries, AttentionTables(None, None, None), backend.policy
-        )
-        ours = seconds(replayed(ours_once, device), scale.repeat, device)
+        given = q, layer, shape.spec, queries, AttentionTables(None, None, None), backend.policy
+        ours = seconds(replayed(partial(attend_pages, *given), device), scale.repeat, device)
         k, v = (torch.randn((count, shape.kv_heads, context, dim), device=device).to(dtype) for _ in range(2))
         rows = q.view(count, query, heads, dim).transpose(1, 2)
         sdpa = partial(
@@ -320,6 +328,11 @@ def attention(backend: Any, scale: Scale) -> Iterator[Row]:
         times = ", ".join(f"{peer} {took * 1e6:.0f} us" for peer, took in theirs.items())
         note = f"{ours * 1e6:.0f} us, {times}; {count} x {query} queries at {context}{said}"
         yield Row(f"attention over torch's, {name}", "x", speedup(theirs.values(), ours), wanted, note)
+        if query > 1:  # by which of the two a step computes it
+            taken = seconds(replayed(partial(attend, *given), device), scale.repeat, device)
+            ratio = speedup(theirs.values(), taken)
+            note = f"{taken * 1e6:.0f} us, with the gathering of pages where torch's is taken"
+            yield Row(f"attention as a step takes it over torch's, {name}", "x", ratio, wanted, note)
 
 
 def flex_attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> Callable[[], Any]:
@@ -348,13 +361,39 @@ def device_queries(device: torch.device, count: int, context: int, query: int, w
 
 
 def exact_price(device: str, dtype: str, scale: Scale, plain: Any) -> Iterator[Row]:
-    """Bit-exact mode: its time over the fast one's, one stream."""
+    """Bit-exact mode: its time over the fast one's, of one stream on the device and of 64 as a whole."""
     fast, _ = decode_seconds(plain, scale.large, "dense", scale.short, scale.repeat)
     exact = make(device, dtype=dtype, exact=True)
     slow, _ = decode_seconds(exact, scale.large, "dense", scale.short, scale.repeat)
-    yield Row(
-        "price of bit-exact mode, 1 stream", "x", slowdown(slow, fast), 1.5, f"{1 / slow:.1f} tok/s", True
-    )
+    work, told = "price of bit-exact mode", f"{1 / slow:.1f} tok/s"
+    yield Row(f"{work}, 1 stream", "x", slowdown(slow, fast), 1.11, told, True)
+    count, steps = min(64, scale.streams), 64 if exact.device.type == "cuda" else 2
+    times = []
+    for backend in (plain, exact):
+        forget()
+        times.append(whole_steps(backend, scale.large, count, scale, steps)[0])
+    told = f"{in_ms(times[1])} ms a step, {in_ms(times[0])} without"
+    ratio = slowdown(median(times[1]), median(times[0]))
+    yield Row(f"{work}, {count} streams", "x", ratio, 1.11, told, True)
+
+
+def verify_price(backend: Any, scale: Scale) -> Iterator[Row]:
+    """A step that verifies a draft of four tokens, over one that draws a single one: on the device alone."""
+    rows, times = 5, {}
+    pages = -(-(scale.short + 2 * rows) // 16) + 1
+    drive = Driver(Model(backend, scale.large, "dense", pages), 1, pages * 16, 8, 8)
+    for count in (1, rows):
+        drive.pretend(scale.short)
+        batch = drive.batch(np.array([0]), [np.arange(count)])
+        batch = replace(batch, sampled=np.arange(count, dtype=np.int32))
+        nobody = np.full(count, -1, np.int32)
+        launch = partial(drive.steps.launch, batch, nobody, nobody.tolist(), draws_with(count))
+        launch()  # compiles, and asks for the graph
+        drive.warm()
+        times[count] = seconds(launch, scale.repeat, backend.device)
+    note = f"{times[rows] * 1e6:.0f} us, {times[1] * 1e6:.0f} us; {drive.steps.replays} replays"
+    work = f"{scale.large.name} dense, verify step of {rows} rows over a plain one"
+    yield Row(work, "x", slowdown(times[rows], times[1]), 1.15, note, True)
 
 
 def table(
@@ -366,6 +405,8 @@ def table(
         until: by time.monotonic(); what would begin later is left out, by name.
         batching: a row against transformers' continuous batching too, which takes a minute or more.
     """
+    from gpu import whole
+
     backend = make(device, dtype=dtype)
     most = ceilings(backend.device, backend.dtype, scale.ceiling)
     yield Row("measured copy bandwidth", "TB/s", most.bandwidth / 1e12, 0)
@@ -373,15 +414,19 @@ def table(
     parts: dict[str, Callable[[], Iterator[Row]]] = {
         "host gap": lambda: host_gap(backend, scale),
         "one stream": lambda: roofline(backend, scale, most),
+        "engine, one stream": lambda: whole.made("one stream", device, dtype, scale, most),
         "attention": lambda: attention(backend, scale),
         "prompt": lambda: prompts(backend, scale, most),
-        "draws": lambda: draws_price(backend, scale),
-        "streams": lambda: against_transformers(backend, scale, transformers_rate),
+        "verify step": lambda: verify_price(backend, scale),
         "bit-exact mode": lambda: exact_price(device, dtype, scale, backend),
+        "streams": lambda: against_transformers(backend, scale, most, transformers_rate),
+        "engine, conversations": lambda: whole.made("conversations", device, dtype, scale, most),
+        "engine, users": lambda: whole.made("users", device, dtype, scale, most),
+        "draws": lambda: draws_price(backend, scale),
     }
     if batching:
         fewer = replace(scale, streams=min(64, scale.streams), answer=min(64, scale.answer))
-        parts["batching"] = lambda: against_transformers(backend, fewer, batching_rate)
+        parts["batching"] = lambda: against_transformers(backend, fewer, most, batching_rate)
     for name, rows in parts.items():
         if time.monotonic() < until:
             yield from guarded(name, rows)
@@ -390,7 +435,7 @@ def table(
 
 
 def against_transformers(
-    backend: Any, scale: Scale, how: Callable[[Scale, torch.device, torch.dtype], float]
+    backend: Any, scale: Scale, most: Ceilings, how: Callable[[Scale, torch.device, torch.dtype], float]
 ) -> Iterator[Row]:
     peer, why = None, ""
     try:
@@ -399,7 +444,7 @@ def against_transformers(
         why = f"transformers did not run: {error!r:.200}"
     forget()
     name = "continuous batching" if how is batching_rate else "static generate"
-    yield from streams(backend, scale, peer, why, f"transformers' {name}")
+    yield from streams(backend, scale, most, peer, why, f"transformers' {name}")
 
 
 def guarded(name: str, rows: Callable[[], Iterator[Row]]) -> Iterator[Row]:

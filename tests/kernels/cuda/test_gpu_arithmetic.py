@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from support.cuda import interpreted
+from support.kernels import batch_of
 from support.source_mutants import Cases, checked, mistaken, must_die
 
 BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
@@ -47,8 +48,23 @@ def check_prompts(arithmetic: Any) -> None:
     assert shape.linear_parameters == 3 * layer + 8 * 100
 
 
+def check_answers(arithmetic: Any) -> None:
+    """An answer of 4 after a prompt of 10: three steps, over 11, 12 and 13 tokens of every stream."""
+    assert arithmetic.answer_bytes(1000, 10, 4, 3) == 3 * 1000 + 3 * (11 + 12 + 13)
+    assert arithmetic.answer_bytes(1000, 10, 4, 3, streams=5) == 3 * 1000 + 5 * 3 * (11 + 12 + 13)
+    assert arithmetic.answer_bytes(1000, 10, 1, 3) == 0, "its token comes with the prompt"
+    models = importlib.import_module("gpu.models")
+    shape = models.Shape("by hand", 8, 3, 16, 4, 2, 2, 100, False)
+    assert arithmetic.weight_bytes(shape, 2) == 2 * shape.linear_parameters
+    assert arithmetic.kv_bytes(shape, 2) == 2 * 3 * 2 * (2 * 2), "2 bytes, 3 layers, k and v, 2 heads of 2"
+    read = 3 * 2 * shape.linear_parameters + 5 * 48 * (11 + 12 + 13)
+    least = arithmetic.least_seconds(shape, 2, 5, 10, 4, 1e6, 1e5)
+    assert least == pytest.approx(5 * arithmetic.prompt_flops(shape, 10) / 1e5 + read / 1e6)
+
+
 def check_rates(arithmetic: Any) -> None:
     assert arithmetic.output_rate(64, 50, 4.0) == 800.0
+    assert arithmetic.total_rate([64, 50, 6], 4.0) == 30.0
     assert arithmetic.speedup([3.0, 6.0], 2.0) == 1.5, "over the faster of them"
     assert arithmetic.slowdown(3.0, 2.0) == 1.5
 
@@ -127,8 +143,140 @@ def check_host_gap(speed: Any) -> None:
     )
 
 
+def check_streams(speed: Any) -> None:
+    """3 streams of 6 + 2 in 10 s: 0.6 tok/s; the bound's 2 s are a fifth of them."""
+
+    class Drive:
+        lengths = torch.zeros(3).numpy()
+
+        def __init__(self, *_: object) -> None:
+            self.times = 0
+
+        def prefill(self, who: Any, prompts: Any) -> Any:
+            return [7] * len(who)
+
+        def stream(self, first: Any, count: int) -> None:
+            pass
+
+        def warm(self) -> None:
+            pass
+
+    backend = SimpleNamespace(dtype=torch.bfloat16)
+    clock = iter([100.0, 104.0, 110.0])
+    with (
+        mock.patch.object(speed, "Driver", Drive),
+        mock.patch.object(speed, "Model", return_value=None),
+        mock.patch.object(speed, "least_seconds", return_value=2.0),
+        mock.patch.object(speed, "time", SimpleNamespace(perf_counter=clock.__next__)),
+    ):
+        over, bound = speed.streams(backend, speed.SMALL, speed.Ceilings(1.0, 1.0), 0.3, "", "theirs")
+    assert over.value == pytest.approx(2.0)
+    assert over.note == "1 tok/s (4.00 of 10.00 s are prompts); transformers 0 tok/s"
+    assert (bound.value, bound.wanted, bound.at_most) == (0.2, 0.85, False)
+
+
+def check_exact(speed: Any) -> None:
+    """One stream 3 ms over 2; of 64, whole steps of 9 over 8."""
+    made = SimpleNamespace(device=torch.device("cpu"))
+    steps = {id(made): [9e-3], 0: [8e-3]}
+    with (
+        mock.patch.object(speed, "make", return_value=made),
+        mock.patch.object(speed, "decode_seconds", lambda b, *_: (3e-3 if b is made else 2e-3, None)),
+        mock.patch.object(speed, "whole_steps", lambda b, *_: (steps[id(b) if b is made else 0], [], None)),
+    ):
+        one, many = speed.exact_price("cpu", "float32", speed.SMALL, None)
+    assert (one.value, many.value) == (pytest.approx(1.5), pytest.approx(1.125))
+    assert one.at_most is many.at_most is True
+    assert many.wanted == 1.11
+
+
+def check_verify(speed: Any) -> None:
+    """A step of five tokens, all of which are drawn, over one of a single one."""
+    launched: list[int] = []
+
+    class Drive:
+        def __init__(self, *_: object) -> None:
+            self.steps = SimpleNamespace(launch=self.launch, replays=2)
+
+        def pretend(self, length: int) -> None:
+            pass
+
+        def warm(self) -> None:
+            pass
+
+        def batch(self, who: Any, tokens: Any) -> Any:
+            return batch_of(importlib.import_module("numpy").random.default_rng(0), [9], [len(tokens[0])])
+
+        def launch(self, batch: Any, sources: Any, owners: Any, draws: Any) -> None:
+            assert batch.num_sampled == batch.num_tokens == len(owners) == len(draws.positions)
+            launched.append(batch.num_tokens)
+
+    backend = SimpleNamespace(device=torch.device("cpu"))
+    with (
+        mock.patch.object(speed, "Driver", Drive),
+        mock.patch.object(speed, "Model", return_value=None),
+        mock.patch.object(speed, "seconds", side_effect=[2e-3, 3e-3]),
+    ):
+        (row,) = speed.verify_price(backend, speed.SMALL)
+    assert launched == [1, 5]
+    assert (row.value, row.wanted, row.at_most) == (pytest.approx(1.5), 1.15, True)
+
+
+def check_whole(whole: Any) -> None:
+    """Bytes of the steps between the first token and the last; HTTP's rate over that without it."""
+    speed = importlib.import_module("gpu.speed")
+    scale, most = speed.SMALL, speed.Ceilings(1e6, 1.0)
+    shape = scale.large
+
+    async def timed(*_: object) -> tuple[float, int]:
+        return 0.5, 2
+
+    with mock.patch.object(whole, "timed_answer", timed):
+        (row,) = whole.one_stream("cpu", "float32", scale, most)
+    kv = 2 * 4 * shape.layers * shape.kv_heads * shape.head_dim
+    moved = 2 * 4 * shape.linear_parameters + kv * (scale.short + 1 + scale.short + 2)
+    assert row.value == pytest.approx(moved / 0.5 / 1e6)
+    assert (row.wanted, row.note) == (0.86, "4.0 tok/s")
+    with (
+        mock.patch.object(whole, "offline_rate", return_value=200.0),
+        mock.patch.object(whole, "served_rate", return_value=150.0),
+    ):
+        (row,) = whole.users("cpu", "float32", scale, most)
+        (rate,) = whole.conversations("cpu", "float32", scale, most)
+    assert (row.value, row.wanted) == (0.75, 0.9)
+    assert (rate.value, rate.unit) == (200.0, "tok/s")
+    assert "not the same work" in rate.note
+
+
+def check_users(whole: Any) -> None:
+    """Every conversation is asked once, by as many users as there may be; tokens are what usage says."""
+    asked = [whole.Asked([number], number) for number in range(1, 8)]
+    bodies: list[Any] = []
+
+    def stream(path: str, body: Any) -> Any:
+        bodies.append(body)
+        return [f'{{"usage": {{"completion_tokens": {body["max_tokens"]}}}}}', "[DONE]"]
+
+    clock = iter([50.0, 54.0])
+    with mock.patch.object(whole, "time", SimpleNamespace(perf_counter=clock.__next__)):
+        rate = whole.answered(SimpleNamespace(stream=stream), "name", asked, 3)
+    assert rate == sum(range(1, 8)) / 4.0
+    assert sorted(body["prompt"][0] for body in bodies) == list(range(1, 8))
+    assert {body["model"] for body in bodies} == {"name"}
+
+
 CASES: Cases = {
-    "gpu.arithmetic": ([check_ceilings, check_shares, check_prompts, check_rates, check_gap], [
+    "gpu.arithmetic": ([check_ceilings, check_shares, check_prompts, check_answers, check_rates, check_gap], [
+        ("range(prompt + 1, prompt + answer)", "range(prompt, prompt + answer)"),
+        ("range(prompt + 1, prompt + answer)", "range(prompt + 1, prompt + answer + 1)"),
+        ("streams * context, kv_per_token", "context, kv_per_token"),
+        ("item * shape.linear_parameters", "shape.linear_parameters"),
+        ("2 * item * shape.layers", "item * shape.layers"),
+        ("streams * prompt_flops(shape, prompt) / flops + read / bandwidth", "read / bandwidth"),
+        ("streams * prompt_flops(shape, prompt) / flops + read / bandwidth",
+         "max(streams * prompt_flops(shape, prompt) / flops, read / bandwidth)"),
+        ("streams * prompt_flops(shape, prompt) / flops", "prompt_flops(shape, prompt) / flops"),
+        ("sum(tokens) / took", "len(list(tokens)) / took"),
         ("2 * nbytes / took", "nbytes / took"),
         ("2 * nbytes / took", "1.2 * 2 * nbytes / took"),
         ("2 * n**3", "2 * n**2"),
@@ -168,7 +316,18 @@ CASES: Cases = {
         ("float(np.median(times))", "float(np.min(times))"),
         ("float(np.median(times))", "float(np.mean(times))"),
     ]),
-    "gpu.speed": ([check_rows, check_roofline, check_host_gap], [
+    "gpu.whole": ([check_whole, check_users], [
+        ("steps + 1, kv)", "steps, kv)"),
+        ("share(moved, took, most.bandwidth)", "share(moved, took, most.flops)"),
+        ('slowdown(rate, alone.value or float("nan"))', 'slowdown(alone.value or float("nan"), rate)'),
+        ("total_rate(counts, time.perf_counter() - since)", "total_rate(counts, 1.0)"),
+    ]),
+    "gpu.speed": ([check_rows, check_roofline, check_host_gap, check_streams, check_exact, check_verify], [
+        ("slowdown(least, took)", "slowdown(took, least)"),
+        ("slowdown(slow, fast)", "slowdown(fast, slow)"),
+        ("slowdown(median(times[1]), median(times[0]))", "slowdown(median(times[0]), median(times[1]))"),
+        ("slowdown(times[rows], times[1])", "slowdown(times[1], times[rows])"),
+        ("sampled=np.arange(count, dtype=np.int32))", "sampled=np.arange(1, dtype=np.int32))"),
         ("self.value <= self.wanted", "self.value < self.wanted"),
         ("if self.at_most else", "if not self.at_most else"),
         ("product_flops(n) / product)", "product_flops(n) / copy)"),

@@ -77,12 +77,14 @@ def asked_for(done: subprocess.CompletedProcess[str]) -> set[str]:
 def test_a_bare_machine_has_enough() -> None:
     """Checks run, and every module of the script imports, with neither extension nor server packages."""
     done = script(
-        "import gpu.speed, gpu.sanitize, gpu.text, gpu.verify, gpu.__main__ as g\n"
+        "import gpu.speed, gpu.sanitize, gpu.text, gpu.verify, gpu.served, gpu.whole, gpu.__main__ as g\n"
         "options = '--device cpu --dtype float32 --brief --checks-only --no-write'\n"
         "sys.exit(g.main(options.split()))"
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "6 checks, 0 failed" in done.stdout
+    assert "left out: served drain: fastapi, uvicorn" in done.stdout
+    assert "left out: engine text: tokenizers" in done.stdout
     assert {"numpy", "torch", "triton", "ml_dtypes"} <= asked_for(done) <= ALLOWED
 
 
@@ -204,7 +206,7 @@ def test_a_table_without_time_says_what_it_left_out(monkeypatch: Any) -> None:
     from gpu import speed
 
     rows = list(speed.table("cpu", "float32", speed.SMALL, until=0.0))
-    assert [row.note for row in rows[2:]] == ["left out: the time is up"] * 7
+    assert [row.note for row in rows[2:]] == ["left out: the time is up"] * 11
 
 
 @pytest.mark.parametrize("what", ["draws", "overlap", "pages", "verify"])
@@ -237,11 +239,16 @@ def test_the_whole_script(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-2000:]
     (path,) = (tmp_path / "benchmarks" / "results").glob("gpu-*.json")
     table = json.loads(path.read_text())["table"]
-    assert len(table) == 15
+    assert len(table) == 22
     assert asked_for(done) <= ALLOWED
     without = [row["note"] for row in table if row["value"] is None]
-    (why,) = [note for note in without if not note.startswith("not resolved")]
-    assert why.partition("; ")[2].startswith("transformers did not run"), "it is absent here"
+    why = [note for note in without if not note.startswith(("not resolved", "left out: tokenizers"))]
+    assert len(why) == 1
+    assert why[0].partition("; ")[2].startswith("transformers did not run"), "it is absent here"
+    assert [row["work"] for row in table if row["note"].startswith("left out: tokenizers")] == [
+        "tiny dense, 1 stream, whole engine: share of bandwidth", "3 conversations, offline, 3 at once",
+        "3 users over HTTP, 3 conversations, over offline",
+    ]  # fmt: skip
 
 
 def test_a_models_text_is_compared_with_numpys(monkeypatch: Any, tmp_path: Path) -> None:
