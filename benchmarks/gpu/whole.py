@@ -121,7 +121,7 @@ def one_stream(device: str, dtype: str, scale: Scale, most: Ceilings) -> Iterato
     if (why := left_out(engine.NEEDS)) is not None:
         yield Row(work, "share", None, 0.86, why)
         return
-    item, count = (4 if dtype == "float32" else 2), 3 if device == "cpu" else 257
+    item, count = (4 if dtype == "float32" else 2), 40 if device == "cpu" else 257
     with hollow(scale.large, device) as (folder, making), making:
         took, steps = asyncio.run(timed_answer(device, dtype, folder, scale, count))
     weights, kv = weight_bytes(scale.large, item), kv_bytes(scale.large, item)

@@ -159,6 +159,16 @@ def test_a_server_that_cannot_start_says_why(tmp_path: Path) -> None:
         gpu("http").Server([str(tmp_path), "--no-such-flag"], tmp_path / "log")
 
 
+@pytest.mark.parametrize(
+    "name", ["one stream", "conversations", pytest.param("users", marks=pytest.mark.slow)]
+)
+def test_rows_of_the_whole_engine(name: str) -> None:
+    """On a tiny model and the CPU: figures mean nothing, that they come does."""
+    speed = gpu("speed")
+    (row,) = gpu("whole").made(name, "cpu", "float32", speed.SMALL, speed.Ceilings(1e9, 1e9))
+    assert row.value > 0
+
+
 def events(*values: Any) -> list[str]:
     return [value if isinstance(value, str) else json.dumps(value) for value in values]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from pathlib import Path
 
 from octavo.checkpoints.sources import default_cache_dir
 from octavo.errors import InvalidRequestError
@@ -34,6 +36,17 @@ def prepare(interpret: bool) -> None:
             f"TRITON_INTERPRET is {os.environ.get('TRITON_INTERPRET', 'unset')}",
             "device",
         )
+
+
+def build() -> str:
+    """A hash of the kernels' sources, and of who compiles them or brings kernels of its own."""
+    import torch
+    import triton
+
+    made = hashlib.sha256(f"{torch.__version__} {triton.__version__} {torch.version.cuda}".encode())
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        made.update(file.read_bytes())
+    return made.hexdigest()
 
 
 def next_power_of_2(n: int) -> int:

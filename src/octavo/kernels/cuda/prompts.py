@@ -93,26 +93,22 @@ def together(pages: torch.Tensor, tables: torch.Tensor, length: int, filled: int
     """The first `length` tokens of each sequence, then zeros, of pages [pages, heads, PAGE, dim]:
     [sequences, heads, filled, dim]."""
     _, heads, page, dim = pages.shape
-    out = torch.empty((tables.shape[0], heads, filled, dim), dtype=pages.dtype, device=pages.device)
-    gather_kernel[(cdiv(filled, page), heads, tables.shape[0])](
-        pages, tables, out, heads, dim, length, filled, tables.shape[1],
-        PAGE=page, OFFSETS=next_power_of_2(page), DIM=next_power_of_2(dim),
-    )  # fmt: skip
-    return out
+    count, chunks, chunk = tables.shape[0], cdiv(filled, page), page * dim
+    out = torch.empty((count, heads, chunks * page, dim), dtype=pages.dtype, device=pages.device)
+    gather_kernel[(chunks, heads, count)](
+        pages, tables, out, tables.shape[1], length * dim, CHUNK=chunk, BLOCK=next_power_of_2(chunk)
+    )
+    return out[:, :, :filled]
 
 
 @triton.jit
-def gather_kernel(
-    pages, tables, out, heads, dim, length, filled, table_width,
-    PAGE: tl.constexpr, OFFSETS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
-    """A program takes one page of one head of one sequence to where it belongs, or zeros."""
+def gather_kernel(pages, tables, out, width, used, CHUNK: tl.constexpr, BLOCK: tl.constexpr):
+    """A program takes one page of one head of one sequence to where it belongs, CHUNK elements that lie
+    together there as here; from element `used` of a sequence on, zeros."""
     index, head, seq = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    page = tl.load(tables + seq * table_width + index, mask=index * PAGE < length, other=0).to(tl.int64)
-    offset, d = tl.arange(0, OFFSETS), tl.arange(0, DIM)
-    at = index * PAGE + offset
-    inside = (offset < PAGE)[:, None] & (d < dim)[None, :]
-    source = ((page * heads + head) * PAGE + offset)[:, None] * dim + d[None, :]
-    x = tl.load(pages + source, mask=inside & (at < length)[:, None], other=0.0)
-    target = ((seq * heads + head).to(tl.int64) * filled + at)[:, None] * dim + d[None, :]
-    tl.store(out + target, x, mask=inside & (at < filled)[:, None])
+    heads = tl.num_programs(1)
+    i, first = tl.arange(0, BLOCK), index * CHUNK
+    page = tl.load(tables + seq * width + index, mask=first < used, other=0).to(tl.int64)
+    x = tl.load(pages + (page * heads + head) * CHUNK + i, mask=(i < CHUNK) & (first + i < used), other=0.0)
+    target = (seq * heads + head).to(tl.int64) * tl.num_programs(0) * CHUNK + first
+    tl.store(out + target + i, x, mask=i < CHUNK)
