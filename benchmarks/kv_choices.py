@@ -70,9 +70,7 @@ def counted(
     """By the kind of page: the share of equal choices, how many changed, and how many of these near ties."""
     longest = max(len(prompt) + len(answer) for prompt, answer in texts)
     config = EngineConfig(options.model, threads=options.threads, dtype=dtype)
-    scorers = {
-        kind: WindowScorer(replace(config, kv_cache_dtype=kind), longest) for kind in (PLAIN, *OTHERS)
-    }
+    scorers = {kind: WindowScorer(replace(config, kv_cache_dtype=kind), longest) for kind in (PLAIN, *OTHERS)}
     found = dict.fromkeys(OTHERS, (0, 0))
     positions = sum(len(answer) for _, answer in texts)
     with count_progress(f"answers, {dtype}") as progress:

@@ -120,7 +120,7 @@ def test_whisper_of_ctranslate2_is_transformers(tmp_path: Path) -> None:
         got = decoder(ids, encoder_hidden_states=heard).last_hidden_state
     torch.testing.assert_close(heard, states)
     torch.testing.assert_close(got, want)
-    assert layers.HEARD == heard.shape[1]
+    assert heard.shape[1] == layers.HEARD
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_what_is_no_whole_whisper_is_refused(changes: dict[str, Any], message: s
         script("whisper_layers").decoder(tmp_path)
     data = (tmp_path / "model.bin").read_bytes()
     (tmp_path / "model.bin").write_bytes(data[: len(data) // 2])
-    with pytest.raises(SystemExit, match="ends too early|no Whisper"):
+    with pytest.raises(SystemExit, match=r"ends too early|no Whisper"):
         script("whisper_layers").decoder(tmp_path)

@@ -62,7 +62,7 @@ def test_inputs_that_are_always_zero_are_rounded_to_nearest(act_order: bool) -> 
 def test_inputs_that_are_not_finite_are_refused() -> None:
     x = inputs()
     x[3, 5] = np.inf
-    with np.errstate(invalid="ignore"), pytest.raises(CheckpointError, match="'w.weight' is multiplied"):
+    with np.errstate(invalid="ignore"), pytest.raises(CheckpointError, match=r"'w.weight' is multiplied"):
         gptq("w", weights(), Met(x).moments, Choice(4, -1))
 
 
