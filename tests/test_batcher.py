@@ -61,7 +61,7 @@ def test_a_request_that_fails_takes_no_other_with_it(llm: LLM, monkeypatch: pyte
 
     def step() -> list[RequestUpdate]:
         updates = list(whole())
-        first = next(iter(batcher._streams))
+        first = next(iter(batcher._streams), None)
         return [
             replace(each, finish_reason="error", stop_reason="no memory")
             if each.finish_reason and each.request_id == first

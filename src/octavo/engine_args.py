@@ -98,8 +98,9 @@ class EngineArgs:
             field = _ALIASES.get(name, name)
             if field in _FIELDS:
                 new = _dtype(value) if field == "dtype" else value
-                if values.setdefault(field, new) != new:  # by another name of it
+                if field in values and values[field] != new:  # by another name of it
                     raise InvalidRequestError(f"{field} is given twice: {values[field]!r} and {new!r}", field)
+                values[field] = new
             elif name in _HARMLESS:
                 if value not in _HARMLESS[name]:
                     raise UnsupportedError(f"{name}={value!r} is not supported{_INSTEAD.get(name, '')}", name)

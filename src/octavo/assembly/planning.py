@@ -116,7 +116,7 @@ def outline(user: EngineConfig) -> Outlined:
     """
     checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
     model, weights, backend = _outline(user, checkpoint)
-    parameters = _outline(replace(user, dtype="float32"), checkpoint)[1] // 4
+    parameters = _outline(replace(user, dtype="float32", quantization=None), checkpoint)[1] // 4
     specs = page_specs(model, backend, user)
     per_token = sum(spec.bytes_per_token for spec in specs)
     return Outlined(weights, parameters, per_token, model, backend, specs[0].dtype)
