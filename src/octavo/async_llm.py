@@ -20,14 +20,7 @@ from octavo.engine.snapshot import Snapshot, snapshot_of
 from octavo.engine.stats import EngineStats
 from octavo.engine_args import EngineArgs
 from octavo.params import RequestOutput, SamplingParams
-from octavo.prompts import (
-    Prompt,
-    PromptReader,
-    chat_ids,
-    check_length,
-    output_processor,
-    refuse_chat,
-)
+from octavo.prompts import Prompt, PromptReader, chat_ids, check_length, output_processor, refuse_chat
 from octavo.structured import ConstraintCompiler, GrammarStats, compiled
 from octavo.tokenizer.stop import prepared
 

@@ -41,7 +41,6 @@ def test_its_first_lines_are_taken(table: ModuleType) -> None:
         given = params(line)
         assert "smollm2" in (given["model"], given["model_flag"])
         typed = {name: given[name] for name in FIELDS & given.keys() - {"model"} if given[name]}
-        assert typed or len(line.split()) <= 2
         EngineConfig("smollm2", **typed)  # (or it is refused)
 
 

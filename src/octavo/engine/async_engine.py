@@ -60,11 +60,7 @@ class AsyncEngine:
     """
 
     def __init__(
-        self,
-        core: EngineCore,
-        *,
-        stall_s: float = 60.0,
-        clock: Callable[[], float] = time.monotonic,
+        self, core: EngineCore, *, stall_s: float = 60.0, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._core = core
         self._stall_s = stall_s

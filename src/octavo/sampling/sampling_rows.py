@@ -179,10 +179,7 @@ class SamplingRows:
             wishes.mark.append(token_ids)
 
     def batch(
-        self,
-        rows: Sequence[int],
-        positions: Sequence[int],
-        ahead: Sequence[Sequence[int]] | None = None,
+        self, rows: Sequence[int], positions: Sequence[int], ahead: Sequence[Sequence[int]] | None = None
     ) -> SamplingBatch:
         """Gather a step's batch; a row may come several times, once for each position to draw.
 

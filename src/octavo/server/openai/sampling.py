@@ -64,9 +64,7 @@ if TYPE_CHECKING:
 else:
     _JSON = {int: Int, float: float}
     _Shaped = create_model(
-        "_Shaped",
-        __base__=_First,
-        **{name: (_JSON[NUMBERS[name].kind], DEFAULTS[name]) for name in SHAPING},
+        "_Shaped", __base__=_First, **{name: (_JSON[NUMBERS[name].kind], DEFAULTS[name]) for name in SHAPING}
     )
 
 
