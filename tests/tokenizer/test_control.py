@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from tokenizers import decoders
 from tokenizers.models import BPE
@@ -124,6 +124,8 @@ def test_that_would_find_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 @given(content=st.text(min_size=1))
 def test_innocent_chats_are_encoded_as_ever(content: str, smollm2_tokenizer: Tokenizer) -> None:
+    # Hypothesis draws the constants of the sources too, control tokens among them.
+    assume(control(smollm2_tokenizer, smollm2_tokenizer.encode(content, False)) == 0)
     template = ChatTemplate(CHATML, smollm2_tokenizer.special_tokens)
     messages = [{"role": "user", "content": content}]
     text, ids = chat_ids(template, smollm2_tokenizer, messages)
