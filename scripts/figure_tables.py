@@ -572,6 +572,10 @@ def pairs(first: str, second: str, figures: Mapping[str, str] = PAIRED) -> Table
 
 SEAMS = pairs("e9d8bdbb2282", "HEAD")
 WORDS = pairs("3b40dd7503c8", "a7a36ab")
+# The commits before: answers that strangers cannot stop and drafts; rooms, clients and formats; the lessons' rest.
+SINCE_LIMITS = pairs("a7a36abbd962", "HEAD", {**PAIRED, **PAIRED_HTTP})
+SINCE_ROOMS = pairs("90a8933e9da7", "HEAD", {**PAIRED, **PAIRED_HTTP})
+SINCE_LESSONS = pairs("2496713ed7d0", "HEAD", {**PAIRED, **PAIRED_HTTP})
 
 SCORED = Table((
     Row("one row with log-probabilities among 32 greedy ones: its steps over theirs (the control)",
@@ -590,7 +594,8 @@ TABLES = {
         command=".venv/bin/python benchmarks/peers --tune-peer --write", detail="llama.cpp's settings",
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
-    "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS, "scored": SCORED,
+    "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS,
+    "since-limits": SINCE_LIMITS, "since-rooms": SINCE_ROOMS, "since-lessons": SINCE_LESSONS, "scored": SCORED,
     **figure_measuring.TABLES, **figure_speculation.TABLES, **figure_watermark.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""
