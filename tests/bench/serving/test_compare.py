@@ -17,7 +17,7 @@ import pytest
 
 from octavo.bench.serving.apis import api_of
 from octavo.bench.serving.client import Client
-from octavo.bench.serving.compare import Compared, Median, Side, compare, reference_seconds
+from octavo.bench.serving.compare import Compared, Median, Side, compare, reference_seconds, settle
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.bench.serving.figures import Figures, figures
 from octavo.bench.serving.generator import LoadRecord, Pace, generate
@@ -106,6 +106,13 @@ def test_a_noisy_machine_is_said() -> None:
     loads = {"a": load_on(answers(0.1, 0.1)), "b": load_on(answers(0.1, 0.1))}
     found = run(compare(loads, 2, lambda: next(probes)))
     assert "took up to 1.30 times as long: noisy: measure again" in table_of(found, "t").text()
+
+
+@pytest.mark.parametrize(("took", "asked"), [([16, 4, 1, 1, 1, 1], 5), ([1] * 9, 3), ([1, 2] * 30, 31)])
+def test_what_servers_still_prepare_is_waited_for(took: list[float], asked: int) -> None:
+    probes = iter(took)
+    run(settle(lambda: next(probes)))
+    assert len(took) - len(list(probes)) == asked
 
 
 def test_ctrl_c_keeps_whole_rounds() -> None:

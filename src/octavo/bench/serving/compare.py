@@ -32,6 +32,7 @@ COMPARED = {
 NOISY = 1.1
 """Highest over lowest of the probes, from which on the machine was not quiet."""
 PROBE_SIZE, PROBE_TIMES = 384, 20
+SETTLE_TIMES, SETTLE_S = 30, 0.1
 INTERRUPTED = "interrupted"
 Load = Callable[[], Awaitable[Figures]]
 
@@ -135,6 +136,20 @@ async def compare(
             else:
                 found.cut = figures.cut
     return found
+
+
+async def settle(probe: Callable[[], float]) -> None:
+    """Wait until three probes in a row take as long, 3 seconds at most.
+
+    A server that has just started still prepares what its first requests will need. None of these probes is
+    kept: those between the loads are to tell of the machine, not of a server's start.
+    """
+    found = [probe()]
+    for _ in range(SETTLE_TIMES):
+        await asyncio.sleep(SETTLE_S)
+        found = [*found[-2:], probe()]
+        if len(found) == 3 and spread(found) <= NOISY:
+            return
 
 
 def reference_seconds() -> float:

@@ -63,7 +63,7 @@ def command(
     rounds: int = typer.Option(5, "--rounds", help="Loads on each server; medians are printed.", min=1),
 ) -> int:
     """Compare servers, ours and others', running or started here, on the same requests, in turns."""
-    from octavo.bench.serving.compare import compare, reference_seconds
+    from octavo.bench.serving.compare import compare, reference_seconds, settle
 
     output.check()
     if server.base_url:
@@ -89,6 +89,8 @@ def command(
                     loads[name] = missing(asks)
                 else:
                     loads[name] = load_of(asks, traffic, lengths, stop)
+            if kinds and not stop.is_set():
+                await settle(reference_seconds)
             return await compare(loads, rounds, reference_seconds, stop, say)
 
     found = until_interrupted(work)
