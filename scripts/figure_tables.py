@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import figure_measuring
+import figure_pairs
 import figure_speculation
 import figure_watermark
 from figure_runs import At, Result, Row, Table, value_at
@@ -534,48 +533,7 @@ GPU_CHECKS = Table((
         only=STEPS),
 ), command='make gpu-check ARGS="--checks-only --model FILE"')  # fmt: skip
 
-# --- what changes cost ------------------------------------------------------------------------------------
-
-
-def pair(label: str, figure: str, first: str, command: str) -> Row:
-    """One figure of paired.py: B over A, a commit of twelve digits, and what two copies of A differ by."""
-    path = f"figures/{figure}"
-    return Row(
-        label, "paired", (f"{path}/ratio/0", f"{path}/ratio/1", f"{path}/ratio/2", f"{path}/control/1",
-                          f"{path}/control/2"),
-        ("{0:.2f} ({1:.2f} to {2:.2f})", "{3:.2f} to {4:.2f}", "{0:.3f}"), command, most=1.01,
-        only={"a": first}, detail=f"{path}/verdict", spread=partial(control_spread, figure),
-    )  # fmt: skip
-
-
-def control_spread(figure: str, result: Result) -> float:
-    control = result["figures"][figure]["control"]
-    return float(control[2] / control[1])
-
-
-PAIRED = {
-    "decode, 1 stream": "decode_1_ms", "decode, 32 streams": "decode_32_ms", "prompt": "prompt_ms",
-    "host time": "host_us", "start-up": "start_up_s", "resident memory": "resident_mb",
-}  # fmt: skip
-
-
-PAIRED_HTTP = {"32 users over HTTP": "http_32_ms", "first token of one, over HTTP": "ttft_ms"}
-"""What paired.py measures since servers have limits."""
-
-
-def pairs(first: str, second: str, figures: Mapping[str, str] = PAIRED) -> Table:
-    """paired.py's figures of a commit, named by twelve digits, against the one it began from."""
-    command = f"make paired A={first[:7]} B={second}"
-    rows = tuple(pair(label, figure, first, command) for label, figure in figures.items())
-    return Table(rows, columns=("B / A", "control", "median"), command=command, detail="verdict")
-
-
-SEAMS = pairs("e9d8bdbb2282", "HEAD")
-WORDS = pairs("3b40dd7503c8", "a7a36ab")
-# The commits before: answers that strangers cannot stop and drafts; rooms, clients and formats; the lessons' rest.
-SINCE_LIMITS = pairs("a7a36abbd962", "HEAD", {**PAIRED, **PAIRED_HTTP})
-SINCE_ROOMS = pairs("90a8933e9da7", "HEAD", {**PAIRED, **PAIRED_HTTP})
-SINCE_LESSONS = pairs("2496713ed7d0", "HEAD", {**PAIRED, **PAIRED_HTTP})
+# --- one row among others -------------------------------------------------------------------------------
 
 SCORED = Table((
     Row("one row with log-probabilities among 32 greedy ones: its steps over theirs (the control)",
@@ -594,8 +552,7 @@ TABLES = {
         command=".venv/bin/python benchmarks/peers --tune-peer --write", detail="llama.cpp's settings",
     ),
     "cpu": CPU, "engine": ENGINE, "overload": OVER, "attacked": ATTACKED, "api": API, "counted": COUNTED,
-    "gpu": GPU, "gpu-checks": GPU_CHECKS, "seams": SEAMS, "words": WORDS,
-    "since-limits": SINCE_LIMITS, "since-rooms": SINCE_ROOMS, "since-lessons": SINCE_LESSONS, "scored": SCORED,
-    **figure_measuring.TABLES, **figure_speculation.TABLES, **figure_watermark.TABLES,
+    "gpu": GPU, "gpu-checks": GPU_CHECKS, "scored": SCORED,
+    **figure_pairs.TABLES, **figure_measuring.TABLES, **figure_speculation.TABLES, **figure_watermark.TABLES,
 }  # fmt: skip
 """By the names in the pages' marks."""
