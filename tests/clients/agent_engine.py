@@ -36,6 +36,7 @@ def arguments(name: str, turn: int) -> dict[str, Any] | None:
         "Bash": {"command": command, "description": "echo"},  # Claude Code
         "bash": {"command": command, "description": "echo"},  # opencode
         "echo": {"text": ("one-21", "two-42")[turn]},  # the programs of this folder
+        "get_weather": {"location": "Paris"},  # llm-comply
     }
     return shells.get(name)
 

@@ -58,7 +58,14 @@ def test_events_add_up_to_the_whole(app: FastAPI, engine: FakeEngine) -> None:
     assert kinds[0] == "message_start"
     assert kinds[-2:] == ["message_delta", "message_stop"]
     assert kinds.count("content_block_start") == kinds.count("content_block_stop") == 3
-    assert found[-2]["delta"]["stop_reason"] == "tool_use"
+    end, started = found[-2], found[0]["message"]
+    assert end["delta"]["stop_reason"] == "tool_use"
+    assert blocks[2]["caller"] == whole["content"][2]["caller"] == {"type": "direct"}
+    for each in (whole, started, end["delta"]):
+        assert (each["stop_details"], each["container"]) == (None, None)
+    assert set(started) == set(whole)
+    assert set(started["usage"]) == set(whole["usage"])
+    assert {name: whole["usage"][name] for name in end["usage"]} == end["usage"]
 
 
 def test_blocks_become_messages(app: FastAPI, engine: FakeEngine) -> None:

@@ -33,6 +33,13 @@ TYPES = {401: "authentication_error", 403: "permission_error", 404: "not_found_e
          413: "request_too_large", 429: "rate_limit_error", 503: "overloaded_error"}  # fmt: skip
 DETAILS = {"thread": {"error_code": "thread_unsupported_request", "unsupported": ["thread"]}}
 """What clients read of an error about a field: these go on without a thread, with all messages."""
+DIRECT = {"type": "direct"}
+"""Who calls a tool: the model, not a program that it wrote."""
+DELTA_USAGE = (
+    "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "server_tool_use",
+    "output_tokens", "output_tokens_details",
+)  # fmt: skip
+"""Of a message's usage, what a stream's end says again."""
 NAMES = {"prompt": "messages", "stop": "stop_sequences", "structured_outputs": "tools"}
 
 
@@ -126,7 +133,8 @@ class _Message:
                 if news:
                     yield b"".join(news)
         end = [_event("content_block_stop", index=index)] if index >= 0 else []
-        usage = {"output_tokens": self._totals.generated}
+        usage = self._usage()
+        usage = {name: usage[name] for name in DELTA_USAGE}
         end.append(_event("message_delta", delta=self._end(), usage=usage))
         yield b"".join([*end, _event("message_stop")])
 
@@ -136,7 +144,7 @@ class _Message:
 
     def _started(self) -> dict[str, Any]:
         usage = {**self._usage(), "output_tokens": 0}
-        return {**self._head(), "content": [], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        return {**self._head(), "content": [], **_ended(None, None), "usage": usage}
 
     def _end(self) -> dict[str, Any]:
         called = any(item.kind == "call" for item in self._items.items)
@@ -144,7 +152,7 @@ class _Message:
         reason = "stop_sequence" if stop else "tool_use" if called else "end_turn"
         if self._totals.reason == "length":
             reason = "max_tokens"
-        return {"stop_reason": reason, "stop_sequence": stop}
+        return _ended(reason, stop)
 
     def _usage(self) -> dict[str, Any]:
         totals = self._totals
@@ -155,7 +163,9 @@ class _Message:
             "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
             "server_tool_use": None,
             "service_tier": "standard",
+            "inference_geo": None,
             "output_tokens": totals.generated,
+            "output_tokens_details": None,
         }
 
 
@@ -163,11 +173,16 @@ def _event(kind: str, **fields: Any) -> bytes:
     return f"event: {kind}\ndata: {dumps({'type': kind, **fields})}\n\n".encode()
 
 
+def _ended(reason: str | None, stop: str | None) -> dict[str, Any]:
+    """How a message ended, with the members that are null wherever nobody refuses and nothing runs code."""
+    return {"stop_reason": reason, "stop_sequence": stop, "stop_details": None, "container": None}
+
+
 def _block(item: Item, whole: bool) -> dict[str, Any]:
     if item.call is not None:
         given = json.loads(item.call.arguments) if whole and not item.call.cut else {}
         name = "toolu_" + item.call_id.removeprefix("call_")
-        return {"type": "tool_use", "id": name, "name": item.call.name, "input": given}
+        return {"type": "tool_use", "id": name, "name": item.call.name, "input": given, "caller": DIRECT}
     text = item.text if whole else ""
     if item.kind == "reasoning":
         return {"type": "thinking", "thinking": text, "signature": ""}
