@@ -7,7 +7,6 @@ from functools import partial
 
 from figure_runs import Result, Row, Table
 
-
 PAIRED = {
     "decode, 1 stream": "decode_1_ms", "decode, 32 streams": "decode_32_ms", "prompt": "prompt_ms",
     "host time": "host_us", "start-up": "start_up_s", "resident memory": "resident_mb",
