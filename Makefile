@@ -24,6 +24,9 @@ ifeq ($(strip $(PYTHON)),)
 $(error Octavo needs Python 3.11 or newer; none is on the PATH (set PYTHON=/path/to/python))
 endif
 
+# By itself: it names a newer node than it needs, and npm leaves out such a one where it is optional.
+CLAUDE   := @anthropic-ai/claude-code@2.1.331
+
 ONCE     := $(PYTHON) scripts/when_changed.py
 RUNTIME  := .venv/bin/python
 TEST     := .venv-test/bin/python
@@ -118,6 +121,7 @@ _clients-env:
 		|| echo "clients: text-generation cannot be installed"
 	@cp tests/clients/package.json .venv-clients/
 	@cd .venv-clients && { npm install --silent --no-fund --no-audit || echo "clients: npm's cannot be installed"; } && \
+		{ npm install --silent --no-save --no-fund --no-audit $(CLAUDE) || echo "clients: no $(CLAUDE)"; } && \
 		for each in @anthropic-ai/claude-code/install.cjs opencode-ai/postinstall.mjs; do \
 			[ ! -f node_modules/$$each ] || node node_modules/$$each; done
 

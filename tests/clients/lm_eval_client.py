@@ -47,6 +47,7 @@ def main(url: str, key: str, model: str) -> None:
     arguments = {
         "model": model,
         "base_url": f"{url}/v1/completions",
+        "auth_token": key,  # of what it asks beside: the tokenizer
         "tokenizer_backend": "remote",
         "num_concurrent": 4,
         "max_length": 1024,
