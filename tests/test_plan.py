@@ -133,8 +133,25 @@ def test_numbers_may_be_numpys() -> None:
         (
             lambda: estimate_memory_usage(7, 2, 1, 1, 1, 32, 1, num_kv_heads=64),
             InvalidRequestError,
-            "num_kv_heads 64 is more than num_heads 32",
+            "num_heads 32 is no multiple of num_kv_heads 64",
         ),
+        (
+            lambda: estimate_memory_usage(7, 2, 1, 1, 1, 32, 1, num_kv_heads=5),
+            InvalidRequestError,
+            "num_heads 32 is no multiple of num_kv_heads 5",
+        ),
+        (
+            lambda: estimate_memory_usage("smollm2", num_layers=1),
+            InvalidRequestError,
+            "num_layers is the model's own",
+        ),
+        (
+            lambda: estimate_memory_usage("smollm2", num_kv_heads=999),
+            InvalidRequestError,
+            "num_kv_heads is the model's own",
+        ),
+        (lambda: find_optimal_batch_size("smollm2", 9, 1e300), InvalidRequestError, "gpu_memory_gb must be"),
+        (lambda: estimate_kv_cache({}, 5), InvalidRequestError, "^the config has no model_type"),
         (lambda: find_optimal_batch_size("smollm2", 9, -1), InvalidRequestError, "gpu_memory_gb must be"),
         (lambda: find_optimal_batch_size("smollm2", 9, float("nan")), InvalidRequestError, "gpu_memory_gb"),
         (lambda: estimate_kv_cache(5, 10), InvalidRequestError, "a model is a name, an LLM or has a config"),

@@ -21,7 +21,8 @@ class SpeculativeDecoder:
     def __init__(self, target_model: str, draft_model: str, tokenizer: Any, num_speculative_tokens: int = 5):
         self.tokenizer = tokenizer
         self.k = num_speculative_tokens
-        config = {"model": draft_model, "num_speculative_tokens": self.k}
+        config = {"model": draft_model, "num_speculative_tokens": self.k, "policy": "fixed"}
+        # The policy without a word here rests where drafts do not pay, as those of an equally large model do.
         self.target = LLM(target_model, max_num_seqs=2, max_model_len=512, speculative_config=config)
 
     def generate(self, input_ids: Any, max_new_tokens: int = 100, temperature: float = 1.0) -> list[int]:

@@ -22,7 +22,7 @@ from typing import Any
 from octavo.assembly.planning import outline
 from octavo.checks import plain_number
 from octavo.config import EngineConfig
-from octavo.errors import InvalidRequestError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.runtime.free_memory import available_memory
 
 GB = 1e9
@@ -81,12 +81,16 @@ def estimate_memory_usage(
             if value is None:
                 raise InvalidRequestError(f"{name} is needed where no model is named", name)
         _finite("model_params_b", model_params_b)
-        if num_heads is not None and num_kv_heads is not None and num_kv_heads > num_heads:
-            said = f"num_kv_heads {num_kv_heads} is more than num_heads {num_heads}"
-            raise InvalidRequestError(said, "num_kv_heads")
         product = _positive(num_layers=num_layers, num_heads=heads, d_k=d_k)
+        if num_heads and num_kv_heads and num_heads % num_kv_heads:
+            said = f"num_heads {num_heads} is no multiple of num_kv_heads {num_kv_heads}"
+            raise InvalidRequestError(said, "num_kv_heads")
         size = ModelSize(int(model_params_b * GB * float(precision_bytes or 0)), 2 * KV_BYTES * product)
     else:
+        own = {"num_layers": num_layers, "num_heads": num_heads, "d_k": d_k, "num_kv_heads": num_kv_heads}
+        for name, value in own.items():
+            if value is not None:
+                raise InvalidRequestError(f"{name} is the model's own where one is named", name)
         size = size_of(model_params_b, precision_bytes)
     _finite("overhead_gb", overhead_gb, or_zero=True)
     kv_cache = size.kv_per_token * _positive(batch_size=batch_size, seq_len=seq_len) / GB
@@ -145,7 +149,11 @@ def size_of(model: Any, precision_bytes: float | None = None) -> ModelSize:
     config = _config_of(model)
     with tempfile.TemporaryDirectory(prefix="octavo-plan-") as folder:
         Path(folder, "config.json").write_text(json.dumps(config), encoding="utf-8")
-        size = size_of(folder, precision_bytes)
+        try:
+            size = size_of(folder, precision_bytes)
+        except OctavoError as error:
+            said = str(error).replace(str(Path(folder, "config.json")), "the config")
+            raise InvalidRequestError(said.replace(folder, "the config"), "model") from None
     counted = getattr(model, "parameters", None)
     if not callable(counted):
         return size
@@ -184,7 +192,7 @@ def _finite(name: str, value: object, or_zero: bool = False) -> None:
     """
     value = plain_number(value)
     number = value if isinstance(value, (int, float)) and not isinstance(value, bool) else math.nan
-    if not math.isfinite(number) or number < 0 or (number == 0 and not or_zero):
+    if not math.isfinite(number * GIB) or number < 0 or (number == 0 and not or_zero):
         least = "0 or more" if or_zero else "above 0"
         raise InvalidRequestError(f"{name} must be a number {least}, not {value!r}", name)
 

@@ -113,11 +113,22 @@ class TestBenchmarkInference:
         assert seen == ["a b"]
         assert (result.output_tokens, result.tpot, result.tpot_p99) == (2, None, None)
 
-    @pytest.mark.parametrize("wrong", [{"prompts": []}, {"num_runs": 0}, {"batch_size": 0}])
+    @pytest.mark.parametrize(
+        "wrong", [{"prompts": []}, {"num_runs": 0}, {"num_runs": 1.5}, {"batch_size": 0}]
+    )
     def test_nothing_to_run(self, driver: Driver, wrong: dict[str, object]) -> None:
         given = {"prompts": ["x"], "num_runs": 1, **wrong}
         with pytest.raises(InvalidRequestError, match="at least one"):
             benchmark_inference(driver, **given)  # type: ignore[arg-type]
+
+    def test_one_prompt(self, driver: Driver) -> None:
+        assert benchmark_inference(driver, None, "Hello world", max_tokens=2, num_runs=1).requests == 1
+
+    def test_no_model_and_no_tokenizer(self, driver: Driver) -> None:
+        with pytest.raises(InvalidRequestError, match="a model is a name or a loaded LLM, and not NoneType"):
+            benchmark_inference(None, None, ["x"])
+        with pytest.raises(InvalidRequestError, match="a tokenizer has encode"):
+            benchmark_inference(driver, "zz", ["x"])
 
     def test_a_name_is_loaded_with_the_options(self) -> None:
         options = {"max_model_len": 64, "max_num_seqs": 1, "num_pages": 8}

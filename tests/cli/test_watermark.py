@@ -134,6 +134,16 @@ def test_a_text_that_is_too_long_is_refused_before_a_model_is_read(
     assert "has more than 10 bytes: give a part of it" in capsys.readouterr().err
 
 
+def test_a_tokenizer_that_is_pulled_is_said_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from octavo.cli import _load, main
+
+    pulled: list[str] = []
+    monkeypatch.setattr(_load, "fetch", lambda model, quiet=False: pulled.append(model))
+    (tmp_path / "text").write_text("A text.", encoding="utf-8")
+    assert main(["watermark", "detect", str(tmp_path / "text"), "-m", "none", "--tokenizer", "other"]) == 2
+    assert pulled == ["none", "other"]
+
+
 def test_another_tokenizer_is_refused_with_the_first_token_that_differs(tmp_path: Path) -> None:
     """Its ids would be read from green lists that are not theirs: z would say nothing."""
     save_words(tmp_path)

@@ -10,7 +10,7 @@ from typing import Any
 from octavo.bench.resident import peak_bytes, reset_peak
 from octavo.bench.workload import percentile
 from octavo.errors import InvalidRequestError, OctavoError
-from octavo.llm import LLM
+from octavo.llm import LLM, as_list
 from octavo.params import RequestOutput, SamplingParams
 from octavo.prompts import Prompt
 
@@ -46,7 +46,7 @@ class BenchmarkResult:
 def benchmark_inference(
     model: Any,
     tokenizer: Any = None,
-    prompts: Sequence[Prompt] = (),
+    prompts: Prompt | Sequence[Prompt] = (),
     max_tokens: int = 100,
     num_runs: int = 10,
     *,
@@ -61,6 +61,7 @@ def benchmark_inference(
     Args:
         model: a loaded LLM, what has one as its `llm` (pipelines, octavo.compat), or a name for
             LLM(model, **options).
+        prompts: one, or several.
         tokenizer: has encode(text) for prompts that are text; None: the model's own.
         batch_size: requests in flight at once; None: all prompts of a run, as a server would have it.
 
@@ -68,15 +69,22 @@ def benchmark_inference(
         InvalidRequestError: there is nothing to run, or a prompt or an option is wrong.
         OctavoError: no request has a token.
     """
-    if not prompts or num_runs < 1 or (batch_size is not None and batch_size < 1):
+    every = as_list(prompts)
+    counts = [num_runs, 1 if batch_size is None else batch_size]
+    if not every or not all(isinstance(one, int) and one >= 1 for one in counts):
         raise InvalidRequestError("a benchmark needs at least one prompt, one run and a batch of one")
     if options and not isinstance(model, str):
         name = next(iter(options))
         said = "max_tokens is its name" if name == "max_new_tokens" else "LLM(...) is already built"
         raise InvalidRequestError(f"benchmark_inference does not take {name!r}: {said}", name)
     reset_peak()
-    llm: LLM = LLM(model, **options) if isinstance(model, str) else getattr(model, "llm", model)
-    ids = [tokenizer.encode(p) if tokenizer is not None and isinstance(p, str) else p for p in prompts]
+    llm = LLM(model, **options) if isinstance(model, str) else getattr(model, "llm", model)
+    if not isinstance(llm, LLM):
+        kind = type(model).__name__
+        raise InvalidRequestError(f"a model is a name or a loaded LLM, and not {kind}", "model")
+    if isinstance(tokenizer, str) or not hasattr(tokenizer or llm.get_tokenizer(), "encode"):
+        raise InvalidRequestError("a tokenizer has encode(text)", "tokenizer")
+    ids = [tokenizer.encode(p) if tokenizer is not None and isinstance(p, str) else p for p in every]
     params = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
     warm = params.replace(max_tokens=min(WARMUP_TOKENS, max_tokens))
     llm.generate(ids[:WARMUP_PROMPTS], warm, use_tqdm=False)

@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
+from octavo.cli._typed import TypedCommand
 from octavo.errors import InvalidRequestError
 from octavo.params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
 
+COMMAND_CLASS = TypedCommand
 HELP = "/reset begins anew, /help says this, /exit (or Ctrl-D) ends; Ctrl-C stops an answer"
 COMMAND = re.compile(r"/[a-z?]{1,20}")
 ENDS, RESETS = ("/exit", "/quit", "/bye"), ("/reset", "/clear")

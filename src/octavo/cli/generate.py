@@ -13,12 +13,14 @@ import typer
 
 from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
 from octavo.cli._prompt import PROMPT_FLAG, prompt_text
+from octavo.cli._typed import TypedCommand
 from octavo.params import RequestOutputKind, SamplingParams
 
 if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
     from octavo.prompts import Prompt
 
+COMMAND_CLASS = TypedCommand
 DEFAULT_TOKENS = 256
 PROMPT = typer.Argument(None, help="The text to continue; - reads it from stdin.", show_default=False)
 

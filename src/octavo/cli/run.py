@@ -9,6 +9,7 @@ import typer
 
 from octavo.cli._flags import EngineChoice, engine_flags, sampling_flags
 from octavo.cli._prompt import PROMPT_FLAG, prompt_text
+from octavo.cli._typed import TypedCommand
 from octavo.cli.chat import CHAT_DEFAULTS, talk
 from octavo.cli.generate import answer
 from octavo.errors import InvalidRequestError
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from octavo.llm import AsyncLLM
     from octavo.prompts import Prompt
 
+COMMAND_CLASS = TypedCommand
 PROMPT = typer.Argument(None, help="What to ask; - reads it from stdin.", show_default=False)
 SYSTEM = typer.Option(None, "--system", help="The system message.", show_default=False)
 

@@ -102,7 +102,8 @@ def _detected(
     given: str | Sequence[int] = _ids(text, file) if ids else text
     if not ids and re.fullmatch(r"\s*\[[\d,\s]+\]\s*", text):
         raise InvalidRequestError(f"{file} is a list of numbers: with --ids they are read as token ids")
-    fetch(model, quiet)
+    for each in filter(None, (model, tokenizer)):
+        fetch(each, quiet)
     return WatermarkDetector(model, wanted, tokenizer=tokenizer).detect(given, repeated=repeated)
 
 

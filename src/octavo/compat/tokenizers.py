@@ -130,7 +130,7 @@ class PlainTokenizer:
             raise UnsupportedError(
                 "text_pair is not supported: give one text, or a list of texts", "text_pair"
             )
-        texts = items("text", "texts", text)
+        texts = [text] if text is None else items("text", "texts", text)
         if not all(isinstance(one, str) for one in texts):
             raise InvalidRequestError("text must be a text, or a list of texts", "text")
         ids = [self.plain.encode(one, add_special_tokens=add_special_tokens) for one in texts]
@@ -163,6 +163,8 @@ class PlainTokenizer:
         Raises:
             InvalidRequestError: there is no such token.
         """
+        if not all(isinstance(one, (int, np.integer)) for one in np.atleast_1d(token_ids)):
+            raise InvalidRequestError("token_ids must be a token id, or a list of them", "token_ids")
         ids = [int(one) for one in np.atleast_1d(token_ids)]
         for each in ids:
             self._check(each)

@@ -306,6 +306,10 @@ def test_every_parameter_is_tried_with_wrong_values() -> None:
         ({"inputs": "a", "parameters": {str(i): 1 for i in range(300)}}, "parameters takes at most"),
         ({"inputs": "a", "stream": 1}, "stream must be true or false"),
         ({"input": "a"}, "unknown field 'input'; did you mean 'inputs'?"),
+        (
+            {"inputs": "a", "max_new_tokens": 5},
+            "unknown field 'max_new_tokens'; it belongs into 'parameters'",
+        ),
         ([], "the body must be a JSON object, not a list"),
         (b"{", "the body is not valid JSON"),
     ],

@@ -43,6 +43,8 @@ def noted(name: str) -> AfterValidator:
 def check_unknown(name: str, body: Mapping[str, Any], model: type[BaseModel]) -> dict[str, Any]:
     """What a field stands for that the request's model has not: fields that it has, or none.
 
+    A model may say as its `inside` which names belong into an object that is one of its fields.
+
     Args:
         body: the request's JSON object.
 
@@ -54,7 +56,7 @@ def check_unknown(name: str, body: Mapping[str, Any], model: type[BaseModel]) ->
     lists = None if scope is None else scope["app"].state.field_lists.get(model.__name__)
     taken: dict[str, Any] | None = None if lists is None else lists.take(name, body)
     if taken is None:
-        unknown(_unknown(name, model.model_fields), name, name[:64])
+        unknown(_unknown(name, model), name, name[:64])
     return taken or {}
 
 
@@ -90,9 +92,13 @@ def only_known(
             unknown(f"unknown field {where}.{str(key)[:60]}", f"{param}.{key}", param)
 
 
-def _unknown(name: str, known: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name[:64], sorted(known), n=1)
-    hint = f"; did you mean {close[0]!r}?" if close else ""
+def _unknown(name: str, model: type[BaseModel]) -> str:
+    inside: Mapping[str, str] = getattr(model, "inside", {})
+    hint = ""
+    if name in inside:
+        hint = f"; it belongs into {inside[name]!r}"
+    elif close := difflib.get_close_matches(name[:64], sorted(model.model_fields), n=1):
+        hint = f"; did you mean {close[0]!r}?"
     return f"unknown field {short(name)}{hint}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, ValidationError
 
@@ -139,6 +139,8 @@ _POSITIVE = ("temperature", "top_k", "repetition_penalty", "best_of", "max_new_t
 
 class GenerateBody(Strict):
     """POST /, /generate and /generate_stream, and TGI's /tokenize."""
+
+    inside: ClassVar[Mapping[str, str]] = dict.fromkeys(GenerateParameters.model_fields, "parameters")
 
     inputs: str
     parameters: Annotated[
