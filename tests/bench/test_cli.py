@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from octavo.bench.roofline import Line, Meter
 from octavo.cli import main
 from octavo.cli._bench import numbers
 from octavo.cli.bench import DEFAULT
@@ -54,6 +57,24 @@ def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:
     lines = output(capsys, *words).splitlines()
     assert "GB/s read" in lines[0]
     assert lines[-1].split()[:2] == ["decode", "2"]
+
+
+def test_a_roofline_that_is_interrupted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = Meter.lines
+
+    def cut(self: Meter, *asked: Any) -> Iterator[Line]:
+        yield next(whole(self, *asked))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Meter, "lines", cut)
+    words = ["bench", "roofline", "--batch-sizes", "2", "--prompt-tokens", "9", *SMALL]
+    assert main([*words, "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert (found["cut"], [row["work"] for row in found["lines"]]) == ("interrupted", ["prompt"])
+    assert main(words) == 130
+    assert capsys.readouterr().out.endswith("interrupted: fewer lines than asked for\n")
 
 
 @pytest.mark.parametrize("command", [[], ["roofline"], ["serve"]])

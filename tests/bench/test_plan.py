@@ -342,7 +342,7 @@ def test_another_machine_is_planned_for(capsys: pytest.CaptureFixture[str]) -> N
 
 def test_weights_that_do_not_fit() -> None:
     assert free_after(10, 30) == 20
-    with pytest.raises(CapacityError, match="the weights need 31 bytes, 30 are available"):
+    with pytest.raises(CapacityError, match="the weights need 31 bytes, 30 bytes are available"):
         free_after(31, 30)
 
 

@@ -177,7 +177,7 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
         asked.append(rows)
         return replace(machine, tile_rate=1e15, attention_rate=1e15 / rows)
 
-    lines = Meter(driver, found, machine, 3, 1, sweep, decoding).lines([20], [1, 3], [40])
+    lines = list(Meter(driver, found, machine, 3, 1, sweep, decoding).lines([20], [1, 3], [40]))
     assert asked == [1, 3, 1]
     assert [(row.work, row.size, row.context) for row in lines] == [
         ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17), ("decode", 1, 41)

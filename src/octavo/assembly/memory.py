@@ -338,8 +338,16 @@ def free_after(weights: int, available: int | None = None) -> int:
     """
     available = available_memory() if available is None else available
     if weights > available:
-        raise CapacityError(f"the weights need {weights} bytes, {available} are available")
+        raise CapacityError(f"the weights need {_size(weights)}, {_size(available)} are available")
     return available - weights
+
+
+def _size(number: int) -> str:
+    """Bytes as people read them, of 10^6 and 10^9."""
+    for unit, name in ((10**9, "GB"), (10**6, "MB")):
+        if number >= unit:
+            return f"{number / unit:.1f} {name}"
+    return f"{number} bytes"
 
 
 def sampled_rows(user: EngineConfig, step_tokens: int) -> int:

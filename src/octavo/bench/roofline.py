@@ -257,13 +257,11 @@ class Meter:
 
     def lines(
         self, prompts: Sequence[int], batches: Sequence[int], contexts: Sequence[int] = ()
-    ) -> list[Line]:
-        """Prompts of these lengths, batches of these sizes, and one sequence after so many tokens."""
+    ) -> Iterator[Line]:
+        """Prompts of these lengths, batches of these sizes, one sequence after so many tokens; one by one."""
+        yield from (self._prompt_line(length) for length in prompts)
         decodes = [*((batch, DECODE_PROMPT) for batch in batches), *((1, context) for context in contexts)]
-        return [
-            *(self._prompt_line(length) for length in prompts),
-            *(self._decode_line(batch, prompt) for batch, prompt in decodes),
-        ]
+        yield from (self._decode_line(batch, prompt) for batch, prompt in decodes)
 
     def _prompt_line(self, length: int) -> Line:
         runs = self._runs(1, length, 1)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli._bench import find, numbers
+from octavo.cli._bench import INTERRUPTED, find, numbers
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
 from octavo.cli._load import fetch
 from octavo.cli._progress import saying
@@ -137,15 +137,24 @@ def roofline(
         driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
         lambda rows: with_rows(machine, loaded.backend, Layout(work.layout), attention, rows),
     )  # fmt: skip
+    lines: list[Line] = []
+    cut = False
     with saying(f"measuring {len(lengths) + len(sizes) + len(long)} workloads (minutes)", as_json):
-        lines = meter.lines(lengths, sizes, long)
+        try:
+            for each in meter.lines(lengths, sizes, long):
+                lines.append(each)
+        except KeyboardInterrupt:  # what was measured is told
+            cut = True
     if as_json:
         facts = {"machine": dataclasses.asdict(machine), "work": dataclasses.asdict(work)}
         rows = [dataclasses.asdict(each) for each in lines]
-        print(json.dumps({"model": engine.model, **facts, "ridge": work.ridge(machine), "lines": rows}))
+        told = {"model": engine.model, **facts, "ridge": work.ridge(machine), "lines": rows}
+        print(json.dumps({**told, "cut": "interrupted"} if cut else told))
     else:
         print_roofline(engine.model, machine, work, lines)
-    return 0
+        if cut:
+            print("interrupted: fewer lines than asked for")
+    return INTERRUPTED if cut else 0
 
 
 def print_roofline(model: str, machine: Machine, work: ModelCost, lines: Sequence[Line]) -> None:
