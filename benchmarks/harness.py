@@ -247,12 +247,13 @@ def commit() -> str:
     )
 
 
-FOLDERS = re.compile(r"(?<![\w.:/~-])/(?:[^/\s\"']+/)+")
-"""Of an absolute path, all but its last name; an address (http://...) has none."""
+FOLDERS = re.compile(r"(?<![\w.:/~-])(?:/|(?:\.\./)+)(?:[^/\s\"']+/)+")
+"""Of a path that begins at the root or above the checkout, all but its last name; an address (http://...) has
+none."""
 
 
 def without_folders(value: Any) -> Any:
-    """The same with PATH for the folders of absolute paths: whoever reads a result has others."""
+    """The same with PATH for folders outside the checkout: whoever reads a result has others."""
     if isinstance(value, str):
         return FOLDERS.sub("PATH/", value)
     if isinstance(value, Mapping):

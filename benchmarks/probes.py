@@ -204,8 +204,7 @@ def line(found: Mapping[str, Any]) -> str:
 
 SLOW_S = 10.0
 BOMBS = {
-    # The format's own marks have these letters.
-    "deepseek_v3": "<｜tool▁calls▁begin｜>" + "<｜tool▁call▁begin｜>" * 40 + "<｜tool▁sep｜>" * 40,  # noqa: RUF001
+    "deepseek_v3": "<｜tool▁calls▁begin｜>" + "<｜tool▁call▁begin｜>" * 40 + "<｜tool▁sep｜>" * 40,  # noqa: RUF001 - its marks
     "mistral": "[TOOL_CALLS]" + " " * 600 + "[" * 100,
     "qwen3_coder": "<tool_call>" + "<function=" * 40 + "<parameter=" * 40,
     "hermes": '<tool_call>{"a":' + "[" * 600,

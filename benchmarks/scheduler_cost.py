@@ -67,8 +67,7 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
     measure(scheduler, 5)
     if with_prompt:
         # The prompt goes on at its slowest pace beside the decodes, whatever this machine would allow.
-        # (mypy takes no other function for a method.)
-        scheduler.budget.tokens = lambda num_decoding: num_decoding + 16  # type: ignore[method-assign]
+        scheduler.budget.tokens = lambda num_decoding: num_decoding + 16  # type: ignore[method-assign]  # on purpose
         scheduler.add(request(running, list(range(8000))))
     return measure(scheduler, steps)
 

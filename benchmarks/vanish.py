@@ -21,7 +21,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from harness import conclude, report
 from hostile.bodies import COMPLETIONS, MALFORMED
@@ -78,7 +78,7 @@ class Vanisher:
                 await reader.read(1 << 16)
             elif kind == "does not read":
                 # The writer's transport reads as well, of which its type says nothing.
-                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                cast(asyncio.Transport, writer.transport).pause_reading()
                 await asyncio.sleep(self._draw.uniform(0, 2 * WRITE_S))
             elif (
                 kind == "silent" or kind == "half a head"

@@ -47,6 +47,23 @@ def body_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return (node.end_lineno or 0) - node.body[0].lineno + 1
 
 
+SUPPRESSED = re.compile(r"#\s*(?:noqa|type: ignore)\b[^\n]*")
+REASON = re.compile(r"#\s*(?:noqa: [A-Z0-9, ]+?|type: ignore\[[\w,-]+\])\s+(?:[-#(]\s*)\w")
+
+
+@pytest.mark.parametrize("path", python_files(), ids=name_of)
+def test_what_a_checker_is_told_to_ignore_has_its_reason(path: Path) -> None:
+    bare = [told for told in SUPPRESSED.findall(path.read_text(encoding="utf-8")) if not REASON.match(told)]
+    assert not bare, bare
+
+
+def test_a_suppression_without_a_reason_is_noticed() -> None:
+    for bare in ("# noqa", "# noqa: E731", "# noqa: E731 -", "# type: ignore", "# type: ignore[arg-type]"):
+        assert not REASON.match(bare)
+    for reasoned in ("# noqa: E731, B008 - why", "# noqa: E731 (why)", "# type: ignore[arg-type]  # why"):
+        assert REASON.match(reasoned)
+
+
 @pytest.mark.parametrize("path", python_files(), ids=name_of)
 def test_nothing_left_behind(path: Path) -> None:
     text = path.read_text(encoding="utf-8")

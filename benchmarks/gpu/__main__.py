@@ -148,8 +148,7 @@ def origin(device: str, words: Sequence[str]) -> dict[str, Any]:
     import triton
 
     facts: dict[str, Any] = {
-        # datetime.UTC came with Python 3.11; the GPU machine may have an older one.
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017
+        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017 - 3.10 too
         **commit(),
         "command": f"PYTHONPATH=src:benchmarks python3 -m gpu {shlex.join(words)}".rstrip(),
         "python": platform.python_version(),

@@ -109,8 +109,7 @@ def replayed(run: Callable[[], object], device: torch.device) -> Callable[[], ob
     """The same as a graph: what the device needs for it, whatever a launch costs the host."""
     if device.type != "cuda":
         return run
-    # torch has no types for it.
-    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]  # torch has no types for it
     with torch.cuda.stream(stream):
         run()
         stream.synchronize()

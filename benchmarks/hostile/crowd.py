@@ -16,7 +16,7 @@ import sys
 import time
 from collections import Counter, defaultdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -221,7 +221,7 @@ class Crowd:
             writer.write(data)
             if not reads:
                 # The writer's transport reads as well, of which its type says nothing.
-                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                cast(asyncio.Transport, writer.transport).pause_reading()
                 await asyncio.sleep(wait_s or 0)
                 return "none"
             if size == 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from octavo.errors import InvalidRequestError
 
@@ -35,8 +35,9 @@ def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]
 
 def are_ids(values: Sequence[object]) -> bool:
     """All are integers from 0 on. (Of hundreds of thousands this is asked several times.)"""
-    # The first half says that all are integers; mypy does not follow it into the second.
-    return set(map(type, values)) <= {int} and min(values, default=0) >= 0  # type: ignore[type-var,operator]
+    if not set(map(type, values)) <= {int}:
+        return False
+    return min(cast(Sequence[int], values), default=0) >= 0
 
 
 def is_int(value: object) -> bool:

@@ -103,6 +103,8 @@ def test_a_noisy_machine_marks_the_table(spread: float, marked: list[str]) -> No
             "load http://127.0.0.1:8000/v1 ~/.cache/octavo/a.gguf",
         ),
         ("benchmarks/peers results/a.json /tmp", "benchmarks/peers results/a.json /tmp"),
+        ("quality --text=../texts/a.jsonl ../../b/c.txt", "quality --text=PATH/a.jsonl PATH/c.txt"),
+        ("quality results/../a.jsonl ...", "quality results/../a.jsonl ..."),
     ],
 )
 def test_a_result_names_no_folder_of_the_machine(given: str, kept: str) -> None:

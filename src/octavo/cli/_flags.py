@@ -251,9 +251,8 @@ def _with_flags(
             return function(**values, **{name: gather(typed)})
 
         parameters = [*own[:place], *flags, *own[place:]]
-        # Typer shows parameters in the signature's order; functions have no such attribute until someone
-        # sets it.
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+        # Typer shows parameters in the signature's order.
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # made here
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del command.__wrapped__  # or typer would look there instead
         return command

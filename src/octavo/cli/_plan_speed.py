@@ -160,7 +160,7 @@ def described_of(target: Target, memory: float) -> Described | None:
         "bandwidth": target.bandwidth * 1e9 or known.bandwidth,
         "flops": target.flops * 1e12 or known.flops,
     }
-    return dataclasses.replace(known, **changes)  # type: ignore[arg-type]  # (an int and two floats)
+    return dataclasses.replace(known, **changes)  # type: ignore[arg-type]  # an int and two floats
 
 
 def speeds_of(

@@ -165,8 +165,8 @@ class CpuBackend(Backend):
     def eager(self, batch: ForwardBatch, limits: Limits) -> CpuEagerOps:
         """Ops that run at once, on one batch."""
         limits.check(batch)
-        # Its ops are Recorder's, which are made of those of Ops when program.py is imported: mypy sees none.
-        return CpuEagerOps(self, batch, limits)  # type: ignore[abstract]
+        # Its ops are Recorder's, which are made of those of Ops when program.py is imported.
+        return CpuEagerOps(self, batch, limits)  # type: ignore[abstract]  # mypy sees none of them
 
     def sampler(self, vocab_size: int) -> RowSampler:
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""

@@ -132,8 +132,8 @@ def _recording(name: str) -> Callable[..., Tensor]:
 
 for _name in Ops.__abstractmethods__ - vars(Recorder).keys():
     setattr(Recorder, _name, _recording(_name))
-# Its abstract ops have been written by now; mypy reads the class as it was declared.
-update_abstractmethods(Recorder)  # type: ignore[type-abstract]
+# Its abstract ops have been written by now.
+update_abstractmethods(Recorder)  # type: ignore[type-abstract]  # mypy reads the class as it was declared
 
 
 @dataclass(frozen=True, slots=True)

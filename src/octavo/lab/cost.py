@@ -80,14 +80,13 @@ class _StepTimes:
         self._runner = driver.loaded.runner
         self._execute = self._runner.execute
         self._plans: list[StepPlan] = []
-        # The engine holds this very runner, so it is listened to in its place and put back by stop().
-        self._runner.execute = self._note  # type: ignore[method-assign]
+        # The engine holds this very runner, so it is listened to in its place.
+        self._runner.execute = self._note  # type: ignore[method-assign]  # until stop()
 
     def _note(self, plan: StepPlan) -> StepResult:
         self._plans.append(plan)
         return self._execute(plan)
 
     def stop(self) -> list[StepPlan]:
-        # Back in its place, as above.
-        self._runner.execute = self._execute  # type: ignore[method-assign]
+        self._runner.execute = self._execute  # type: ignore[method-assign]  # put back
         return self._plans

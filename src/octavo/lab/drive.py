@@ -84,5 +84,4 @@ def config_of(loaded: Loaded, **changes: object) -> SchedulerConfig:
     """The loaded engine's numbers, some of them changed; the program's limits bound them."""
     config = loaded.config
     sliding = min(config.num_sliding_pages, int(str(changes.get("num_pages", config.num_pages))))
-    # The fields differ in type; the dataclass checks their names.
-    return replace(config, **{"num_sliding_pages": sliding, **changes})  # type: ignore[arg-type]
+    return replace(config, **{"num_sliding_pages": sliding, **changes})  # type: ignore[arg-type]  # types differ

@@ -60,8 +60,7 @@ def create_app(
     for kind in (OctavoError, HTTPException, RequestValidationError):
         app.add_exception_handler(kind, functools.partial(_error, paths))
     app.add_middleware(LimitsMiddleware, state=state, paths=paths)
-    # FastAPI's documented way to bring one's own document; its types do not know it.
-    app.openapi = lambda: _openapi(app, endpoints)  # type: ignore[method-assign]
+    app.openapi = lambda: _openapi(app, endpoints)  # type: ignore[method-assign]  # FastAPI's documented way
     if engine is not None:
         attach(app, engine)
     return app

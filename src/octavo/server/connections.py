@@ -146,7 +146,7 @@ class Connection(H11Protocol):
         """A request is being answered."""
         return self.cycle is not None and not self.cycle.response_complete
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         self._all.open[self] = self._all.idle[self] = None
         super().connection_made(transport)
 
@@ -400,9 +400,12 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
-        make = lambda address: Connection(self.connections, address, self.config, self.server_state)  # noqa: E731
+
+        def make(address: str) -> Connection:
+            return Connection(self.connections, address, self.config, self.server_state)
+
         acceptor = Acceptor(self._listener, self.connections, make, self._tls)
-        self.servers = [acceptor]  # type: ignore[list-item]
+        self.servers = [acceptor]  # type: ignore[list-item]  # it has what uvicorn calls
         acceptor.start()
         self.started = True
 

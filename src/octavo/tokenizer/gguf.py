@@ -24,7 +24,7 @@ UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
 
 _ENDS = (
     "<|endoftext|>", "<|im_end|>", "<|end_of_text|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|return|>",
-    "<|call|>", "<end_of_turn>", "<|end_of_turn|>", "<EOT>", "<|endofturn|>", "<｜end▁of▁sentence｜>",  # noqa: RUF001
+    "<|call|>", "<end_of_turn>", "<|end_of_turn|>", "<EOT>", "<|endofturn|>", "<｜end▁of▁sentence｜>",  # noqa: RUF001 - a name
 )  # fmt: skip
 """Control tokens that end a turn in some family. A file names only one eos, and often not the chat's."""
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
+from typing import TypeGuard
 
 from jinja2 import nodes
 
@@ -228,9 +229,9 @@ class _Proof:
     def _assign(self, target: nodes.Node, value: nodes.Node) -> None:
         inside = len(self._turns) > 1
         if isinstance(target, nodes.Name) and _is_namespace(value):
-            for pair in value.kwargs:  # type: ignore[attr-defined]
+            for pair in value.kwargs:
                 self._given(f"{target.name}.{pair.key}", pair.value)
-            if value.args or value.dyn_args or value.dyn_kwargs:  # type: ignore[attr-defined]
+            if value.args or value.dyn_args or value.dyn_kwargs:
                 raise _UnprovenError
             return
         if isinstance(target, nodes.Name):
@@ -572,7 +573,7 @@ def _numbers(template: nodes.Template, namespaces: frozenset[str]) -> frozenset[
         if isinstance(target, nodes.NSRef):
             values.setdefault((target.name, target.attr), []).append(assign.node)
         elif isinstance(target, nodes.Name) and _is_namespace(assign.node):
-            for pair in assign.node.kwargs:  # type: ignore[attr-defined]
+            for pair in assign.node.kwargs:
                 values.setdefault((target.name, pair.key), []).append(pair.value)
         elif isinstance(target, nodes.Name):
             made.discard(target.name)
@@ -585,7 +586,7 @@ def _numbers(template: nodes.Template, namespaces: frozenset[str]) -> frozenset[
         found = left
 
 
-def _is_namespace(node: nodes.Node) -> bool:
+def _is_namespace(node: nodes.Node) -> TypeGuard[nodes.Call]:
     return (
         isinstance(node, nodes.Call) and isinstance(node.node, nodes.Name) and node.node.name == "namespace"
     )

@@ -45,8 +45,8 @@ class GraphRecorder:
     ) -> tuple[Any, torch.Tensor]:
         torch.cuda.set_device(self._device)
         if self._pool is None:
-            # torch has no types for it.
-            self._stream, self._warm = (torch.cuda.Stream(self._device) for _ in range(2))  # type: ignore[no-untyped-call]
+            make: Any = torch.cuda.Stream  # torch has no types for it
+            self._stream, self._warm = (make(self._device) for _ in range(2))
             self._pool = torch.cuda.graph_pool_handle()
             self._first = self._graph(lambda: torch.zeros(1, device=self._device))
         with torch.cuda.stream(self._warm):

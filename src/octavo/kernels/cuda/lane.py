@@ -59,8 +59,7 @@ class Lane:
         """Start the copy, on the current stream, and turn to the other side."""
         self._device.copy_(self._hosts[self._turn][0], non_blocking=True)
         if self._cuda:
-            # torch has no types for it.
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
             event.record()
             self._sent[self._turn] = event
         self._turn = 1 - self._turn

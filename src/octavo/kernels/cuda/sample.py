@@ -326,8 +326,7 @@ class Copied:
             host.copy_(each, non_blocking=True)
         self._event: Any = None
         if cuda:
-            # torch has no types for it.
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
             self._event.record()
 
     def result(self) -> Drawn:

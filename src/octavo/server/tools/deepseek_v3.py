@@ -46,7 +46,8 @@ def _call(block: str, begin: int, separator: int) -> tuple[ToolCall | None, int]
     if fenced is not None:
         name, at = fenced[1], fenced.end()
     try:  # to the end of the object: its strings may hold marks
-        arguments, at = DECODER.raw_decode(block, _SPACE.match(block, at).end())  # type: ignore[union-attr]
+        spaces = _SPACE.match(block, at)
+        arguments, at = DECODER.raw_decode(block, spaces.end() if spaces else at)
     except (ValueError, RecursionError):
         return None, -1
     end = _CLOSED[fenced is not None].match(block, at)
