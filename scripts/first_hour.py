@@ -224,7 +224,9 @@ class Typist:
             self.server = None
 
     def _failed(self, command: Command, why: str) -> bool:
-        self.failures.append(f"{command.page}:{command.line}: {command.text}: {why}")
+        failure = f"{command.page}:{command.line}: {command.text}: {why}"
+        print(f"FAILED {failure}", file=sys.stderr, flush=True)
+        self.failures.append(failure)
         return False
 
 
