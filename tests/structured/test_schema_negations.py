@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import re
@@ -13,7 +14,9 @@ import pytest
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured import ConstraintCompiler
 from octavo.structured.schema import cases, written
+from octavo.structured.schema.cases import Cases
 from octavo.structured.schema.negated import all_but
+from octavo.structured.schema.value import matches_pattern
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -467,3 +470,39 @@ def test_random_combinations_are_kept_from_both_sides(make: ConstraintCompiler, 
     assert exact > 120
     assert served - exact > 20
     assert min(valid, invalid) > 400
+
+
+def told(schema: Any) -> tuple[Any, Any]:
+    """The schema that is written, or why none is; and why it allows less."""
+    try:
+        found, narrow = written(schema)
+    except (InvalidRequestError, UnsupportedError) as error:
+        return type(error).__name__, str(error)
+    return json.dumps(found), list(map(str, narrow))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_subschemas_that_combine_nothing_are_written_as_by_the_long_way(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """Of what must hold by itself no lists are multiplied; with the same words in allOf they are."""
+    draw = random.Random(seed)
+    schemas = [a_schema(draw, 3) for _ in range(400)]
+    short = list(map(told, schemas))
+    with monkeypatch.context() as patch:
+        patch.setattr(Cases, "_alone", lambda self, number, schema: self._multiplied({(number, True)}))
+        assert list(map(told, schemas)) == short
+    assert sum(found[0].startswith("{") for found in short) > 100
+
+
+def test_long_words_are_no_deep_groups() -> None:
+    word = "a" * 190
+    for text, found in ((word, False), (word[:-1], True), (word[:32], True), ("b", True), (word + "a", True)):
+        assert matches_pattern(all_but([word, "a" * 64 + "b"]), text) is found
+    assert not matches_pattern(all_but([word, "a" * 64 + "b"]), "a" * 64 + "b")
+
+
+def test_a_list_of_all_but_some_words_grows_as_they_do() -> None:
+    """Beginnings are written once: of words that are twice as long it is at most 2.5 times as long."""
+    sizes = [len(all_but(["letters" * many])) for many in (1, 2, 4, 8)]
+    assert max(longer / shorter for shorter, longer in itertools.pairwise(sizes)) < 2.5

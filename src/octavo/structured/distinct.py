@@ -101,8 +101,10 @@ class DistinctMatcher:
         text = b"".join(map(self._vocabulary.text, ahead))
         if self._walk.feed(text):
             size = len(self._vocabulary.tokens)
-            ids = np.flatnonzero(allowed(mask, 32 * len(mask))[:size]).tolist()
-            for token in self._forbidden(ids, text):
+            may_come = allowed(mask, 32 * len(mask))[:size]
+            listing = self._vocabulary.listing
+            ids = np.flatnonzero(may_come) if self._walk.nested else listing[may_come[listing]]
+            for token in self._forbidden(ids.tolist(), text):
                 mask[token >> 5] &= np.uint32(~(1 << (token & 31)) & 0xFFFFFFFF)
         self._walk.undo(mark)
         self._spend(began)
@@ -140,7 +142,11 @@ class DistinctMatcher:
     # --- of many tokens -----------------------------------------------------------------------------
 
     def _forbidden(self, ids: list[int], text: bytes) -> Iterator[int]:
-        """Of these tokens those that must not come; of those that are alike one is tried."""
+        """Of these tokens those that must not come; of those that are alike one is tried.
+
+        Args:
+            ids: those that may come; outside arrays of distinct items the vocabulary's `listing` of them.
+        """
         said: dict[Hashable, bool] = {}
         for token, kind in self._relevant(ids):
             if kind not in said:
@@ -152,7 +158,7 @@ class DistinctMatcher:
         """(token, what tells it apart) of those that may have to be forbidden."""
         walk, texts = self._walk, self._vocabulary.quoted
         if not walk.nested:
-            yield from ((token, token) for token in ids if token in self._vocabulary.listing)
+            yield from zip(ids, ids, strict=True)
             return
         if walk.at.mode not in _TEXTS or walk.at.text:
             opens = walk.at.mode is Mode.VALUE and walk.place.string

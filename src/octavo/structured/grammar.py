@@ -19,6 +19,7 @@ import numpy as np
 
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.constraints import ALL, BatchedMatcher, ConstraintError, full_mask
+from octavo.sampling.distribution import Ids
 from octavo.sampling.logits import allowed
 from octavo.sampling.sampling_batch import U32
 
@@ -104,11 +105,10 @@ class GrammarVocabulary:
         return found
 
     @cached_property
-    def listing(self) -> frozenset[int]:
+    def listing(self) -> Ids:
         """The tokens that may open an array and go on behind its first item."""
-        return frozenset(
-            i for i, t in enumerate(self.tokens) if b"[" in t and b"," in t and i not in self.control
-        )
+        found = [i for i, t in enumerate(self.tokens) if b"[" in t and b"," in t and i not in self.control]
+        return np.array(found, np.intp)
 
     @cached_property
     def longest(self) -> int:

@@ -69,6 +69,7 @@ def _follow(grammar: Grammar | Distinct, vocabulary: GrammarVocabulary) -> None:
     """Take some tokens, any of those that may come."""
     choose = random.Random(0)
     size = vocabulary.tokenizer.vocab_size
+    control = sorted(vocabulary.control)
     matcher, began = grammar.start(()), time.process_time()
     for _ in range(STEPS):
         mask = full_mask(1, size)[0]
@@ -77,8 +78,10 @@ def _follow(grammar: Grammar | Distinct, vocabulary: GrammarVocabulary) -> None:
             matcher.restrict(mask)
         except ConstraintError as error:
             raise InvalidRequestError(f"{PARAM}: {error}", PARAM) from None
-        may_come = [i for i in np.flatnonzero(allowed(mask, size)) if i not in vocabulary.control]
-        if not may_come:
+        texts = allowed(mask, size)
+        texts[control] = False
+        may_come = np.flatnonzero(texts)
+        if not len(may_come):
             break
         matcher.append([int(choose.choice(may_come))])
     if time.process_time() - began > STEPS * STEP_S:

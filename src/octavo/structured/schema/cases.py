@@ -22,9 +22,18 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.members import merge_array, merge_objects
+from octavo.structured.schema.members import merge_array, merge_objects, object_alone
 from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
-from octavo.structured.schema.outline import EVERYTHING, KINDS, TYPES, Alternative, Literal, Outline, outline
+from octavo.structured.schema.outline import (
+    EVERYTHING,
+    KINDS,
+    TYPES,
+    Alternative,
+    Literal,
+    Outline,
+    outline,
+    types_of,
+)
 from octavo.structured.schema.refs import Schemas, TooLargeError
 from octavo.structured.schema.value import holds
 
@@ -38,6 +47,11 @@ _COMBINES = (
 )  # fmt: skip
 _PLAIN = (KINDS.keys() | {"type", "const", "enum"}) - {"dependentRequired"}
 """Words that a value has to satisfy by itself."""
+_INVOLVED = frozenset([*_COMBINES, "contains", "propertyNames"])
+_SIZES_AND_PATTERNS = frozenset(
+    ["const", "enum", "maxProperties", "minProperties", "patternProperties", "unevaluatedProperties"]
+)
+_VALUES, _WITH_VALUES = frozenset(["const", "enum"]), frozenset(["const", "enum", "type"])
 
 
 class Cases:
@@ -100,6 +114,17 @@ class Cases:
         return len(cases) >= len(TYPES) and {case.type for case in cases if case.is_free} >= set(TYPES)
 
     def _find(self, conjunction: Conjunction) -> list[Case]:
+        if len(conjunction) == 1:
+            ((number, wanted),) = conjunction
+            schema = self._schemas[number]
+            if wanted and isinstance(schema, dict) and _INVOLVED.isdisjoint(schema):
+                words = _PLAIN & schema.keys()
+                if words <= _WITH_VALUES or words.isdisjoint(_VALUES):
+                    return self._alone(number, schema)
+        return self._multiplied(conjunction)
+
+    def _multiplied(self, conjunction: Conjunction) -> list[Case]:
+        """The cases of any conjunction, from its lists of literals."""
         served: set[Alternative] = set()
         groups: list[list[Case]] = []
         lost: list[tuple[frozenset[Alternative], UnsupportedError]] = []
@@ -125,6 +150,16 @@ class Cases:
             quota = max(1, MAX_CASES // sum(map(bool, groups)))
             groups = [group[:quota] for group in groups]
         return [case for group in groups for case in group]
+
+    def _alone(self, number: int, schema: dict[str, Any]) -> list[Case]:
+        """The cases of a subschema that combines nothing, as most do: nothing has to be multiplied out."""
+        if schema.get("type") == "object" and _SIZES_AND_PATTERNS.isdisjoint(schema):
+            return object_alone(self._schemas, schema)
+        literals = tuple((number, word, True) for word in schema if word in _PLAIN)
+        if (values := self._values(literals)) is not None:
+            return [Case("enum", values=values)] if values else []
+        types = types_of(schema["type"]) if "type" in schema else TYPES
+        return [case for kind in TYPES if kind in types for case in self._merge(kind, literals)]
 
     def _leave_out(self, why: UnsupportedError) -> None:
         self._left_out = self._left_out or why.with_traceback(None)  # whose frames hold all that is known
@@ -157,13 +192,22 @@ class Cases:
             return self._least(self._multiply(ours, others), most)
         self._spend_products(ours, others)
         pairs = [(one, other) for one in ours for other in others]
-        sizes = [(len(one.violated | other.violated), len(one.held | other.held)) for one, other in pairs]
+        sums = [(one.violated | other.violated, one.held | other.held) for one, other in pairs]
+        sizes = [(len(violated), len(held)) for violated, held in sums]
         least: dict[int, Outline] = {}
         for count, at in enumerate(sorted(range(len(pairs)), key=sizes.__getitem__)):
             if count % 16 == 0:
                 self._schemas.spend(1 + len(least))
-            both = pairs[at][0].meet(pairs[at][1])
-            if both is None or any(other.covers(both) for other in least.values()):
+            (one, other), (violated, held) = pairs[at], sums[at]
+            shared = one.shared(other)
+            # What is covered is not put together, which is the longer work.
+            if shared is None or any(each.covers(held, violated, shared[0]) for each in least.values()):
+                continue
+            both = one.joined(other, *shared)
+            if both is None or (
+                both.types != shared[0]
+                and any(each.covers(held, violated, both.types) for each in least.values())
+            ):
                 continue
             if len(least) == min(most, self._most):
                 self._leave_out(_too_many())
@@ -195,7 +239,7 @@ class Cases:
         for at, each in enumerate(sorted(group, key=lambda each: (len(each.violated), len(each.held)))):
             if at % 16 == 0:
                 self._schemas.spend(1 + len(least))
-            if any(other.covers(each) for other in least):
+            if any(other.covers(each.held, each.violated, each.types) for other in least):
                 continue
             if len(least) == most:
                 self._leave_out(_too_many())
@@ -516,6 +560,8 @@ class Cases:
         return not case.bounds or case.bounds_possible
 
     def _allow_type(self, case: Case, types: Any, wanted: bool) -> bool:
+        if types == case.type:
+            return wanted
         names = [types] if isinstance(types, str) else types
         if not isinstance(names, list) or not all(n in (*TYPES, "integer") for n in names):
             raise InvalidRequestError(f"type {str(types)[:60]!r} is not a JSON type", PARAM)

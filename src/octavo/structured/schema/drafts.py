@@ -25,6 +25,7 @@ _SINCE = {
     "dependentSchemas": 2019, "maxContains": 2019, "minContains": 2019, "unevaluatedItems": 2019,
     "unevaluatedProperties": 2019, "$dynamicRef": NEWEST, "prefixItems": NEWEST,
 }  # fmt: skip
+_NEWER = frozenset(_SINCE)
 _DRAFT_3 = frozenset(["disallow", "divisibleBy", "extends"])
 
 _ALWAYS = (
@@ -85,7 +86,9 @@ def read(schema: Mapping[str, Any], draft: int) -> tuple[dict[str, Any], dict[st
     found = {word: value for word, value in schema.items() if word in SUPPORTED}
     if found.keys() <= _PLAIN:
         return found, found
-    foreign = {word for word in found if _SINCE.get(word, 0) > draft} if draft < NEWEST else set[str]()
+    foreign = set[str]()
+    if draft < NEWEST and not _NEWER.isdisjoint(found):
+        foreign = {word for word in found if _SINCE.get(word, 0) > draft}
     if "pattern" in found or "patternProperties" in found:
         _read_patterns(found)
     if "exclusiveMinimum" in found or "exclusiveMaximum" in found:

@@ -17,6 +17,7 @@ from octavo.structured.schema.value import matches_pattern, satisfies
 
 _BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing
 _MAX_NAME = 1_000
+_NO_PROPERTIES: Mapping[str, Any] = {}
 
 
 def merge_array(schemas: Schemas, case: Case, number: int) -> None:
@@ -103,20 +104,48 @@ def _refuse_branches(schema: Any, keyword: str, others: tuple[str, ...]) -> None
             )
 
 
+def object_alone(schemas: Schemas, schema: Mapping[str, Any]) -> list[Case]:
+    """What merge_objects() makes of a subschema with properties, required and additionalProperties alone.
+
+    Most objects are so. None: a property that must be there cannot be.
+    """
+    number, case = schemas.number, Case("object")
+    if "additionalProperties" in schema:
+        case.additional = _one(schemas, number(schema["additionalProperties"]))
+    members = case.properties
+    for name, part in schema.get("properties", _NO_PROPERTIES).items():
+        members[name] = _one(schemas, number(part))
+    if "required" in schema:
+        case.required = _required(schema)
+        for name in case.required:
+            members.setdefault(name, case.additional)
+        never = (number(False), True)
+        if any(never in members[name] for name in case.required):
+            return []
+    schemas.spend(2 * len(members))
+    return [case]
+
+
+def _required(schema: Mapping[str, Any]) -> dict[str, None]:
+    required = schema["required"]
+    if not isinstance(required, list) or not all(isinstance(name, str) for name in required):
+        raise InvalidRequestError("required must be a list of names", PARAM)
+    return dict.fromkeys(required)
+
+
 def merge_objects(
     schemas: Schemas, case: Case, numbers: list[int], cases_of: Callable[[Conjunction], list[Case]]
 ) -> None:
     parts = [schemas[number] for number in numbers]
+    names: dict[str, Any] = {}
     for schema in parts:
         for keyword in ("minProperties", "maxProperties"):
             if keyword in schema:
                 case.tighten(keyword, schema[keyword])
-        required = schema.get("required", [])
-        if not isinstance(required, list) or not all(isinstance(n, str) for n in required):
-            raise InvalidRequestError("required must be a list of names", PARAM)
-        case.required |= dict.fromkeys(required)
-    names = dict.fromkeys(n for s in parts for n in s.get("properties", {}))
-    names.update(dict.fromkeys(case.properties))
+        if "required" in schema:
+            case.required |= _required(schema)
+        names.update(schema.get("properties", ()))
+    names.update(case.properties)
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
@@ -136,12 +165,11 @@ def merge_objects(
             case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
     for schema in parts:
         case.additional |= _rest(schemas, schema)
-    case.patterns |= _patterns(schemas, parts, patterned)
-    names_of = frozenset[tuple[int, bool]]().union(
-        *(_one(schemas, schemas.number(s["propertyNames"])) for s in parts if "propertyNames" in s)
-    )
-    if names_of:
-        _limit_names(schemas, case, names_of, cases_of)
+    if patterned:
+        case.patterns |= _patterns(schemas, parts, patterned)
+    called = [_one(schemas, schemas.number(s["propertyNames"])) for s in parts if "propertyNames" in s]
+    if any(called):
+        _limit_names(schemas, case, frozenset[tuple[int, bool]]().union(*called), cases_of)
 
 
 def _patterns(

@@ -23,6 +23,8 @@ MAX_PLACES = 16
 """Of an array, any of which may hold what violates."""
 MAX_EXCLUDED = 20_000
 """Characters of the expression for strings that must not be."""
+NESTED = 32
+"""Groups in each other, of which llguidance reads some 80."""
 
 FEW_PLACES = 4
 """Of an array without such a bound: what violates stands at one of the first ones."""
@@ -308,13 +310,18 @@ def all_but(words: list[str]) -> str:
             following.setdefault(word[: at + 1], set())
     if sum(map(len, following)) > MAX_EXCLUDED:
         raise LeftOutError("JSON schema keyword 'not' with an 'enum' of this length is not supported", PARAM)
-    parts = []
-    for beginning, characters in following.items():
-        others = "".join(map(literal, sorted(characters)))
-        parts.append(literal(beginning) + (f"[^{others}]" if others else r"[\s\S]") + r"[\s\S]*")
-        if beginning not in words:
-            parts.append(literal(beginning))
-    return f"^(?:{'|'.join(parts)})$"
+    known, rests, apart = frozenset(words), dict[str, str](), list[str]()
+    for beginning in sorted(following, key=len, reverse=True):  # each is written once, inside a shorter one
+        characters = {at: literal(at) for at in sorted(following[beginning])}
+        parts = [] if beginning in known else [""]
+        parts.append((f"[^{''.join(characters.values())}]" if characters else r"[\s\S]") + r"[\s\S]*")
+        parts += [one + rests[beginning + at] for at, one in characters.items() if beginning + at in rests]
+        rest = f"(?:{'|'.join(parts)})"
+        if beginning and len(beginning) % NESTED == 0:
+            apart.append(literal(beginning) + rest)
+        else:
+            rests[beginning] = rest
+    return f"^(?:{'|'.join([rests[''], *apart])})$"
 
 
 def _unlisted(keyword: str, where: str = "") -> LeftOutError:

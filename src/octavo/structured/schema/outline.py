@@ -33,6 +33,7 @@ _ALL = frozenset(TYPES)
 _NAMES = frozenset([*TYPES, "integer"])
 _NONE: frozenset[Any] = frozenset()
 _ONLY = {name: frozenset([name]) for name in TYPES}
+_OF_NAME = {**_ONLY, "integer": _ONLY["number"]}
 
 
 class Outline(NamedTuple):
@@ -69,6 +70,11 @@ class Outline(NamedTuple):
         """Both; None: nothing is both."""
         if self is EVERYTHING or other is EVERYTHING:
             return other if self is EVERYTHING else self
+        shared = self.shared(other)
+        return None if shared is None else self.joined(other, *shared)
+
+    def shared(self, other: Outline) -> tuple[frozenset[str], frozenset[Any] | None] | None:
+        """(types, values) of what is both, as far as it shows before they are put together; None: nothing."""
         types = self.types if self.types is other.types else self.types & other.types
         if not types or not (self.held.isdisjoint(other.violated) and self.violated.isdisjoint(other.held)):
             return None
@@ -83,6 +89,10 @@ class Outline(NamedTuple):
             types = types - {"object"}  # what is no object has no properties that contradict each other
             if not types:
                 return None
+        return types, values
+
+    def joined(self, other: Outline, types: frozenset[str], values: frozenset[Any] | None) -> Outline | None:
+        """Both, with what shared() told; None: nothing is both."""
         found = self._joined(other, types, values)
         if "object" in types and found.needed and not found.members_possible():
             types = types - {"object"}
@@ -135,9 +145,11 @@ class Outline(NamedTuple):
                 left[name] = left[name] - values
         return all(left.values())
 
-    def covers(self, other: Outline) -> bool:
-        """Whether it has no literal that the other has not: its values are the other's and more."""
-        return self.held <= other.held and self.violated <= other.violated and self.types >= other.types
+    def covers(
+        self, held: frozenset[tuple[int, str]], violated: frozenset[tuple[int, str]], types: frozenset[str]
+    ) -> bool:
+        """Whether it has no literal that another one has not: its values are the other's and more."""
+        return self.held <= held and self.violated <= violated and self.types >= types
 
     def by(self, way: Alternative) -> Outline:
         return self._replace(ways=self.ways | {way})
@@ -220,16 +232,21 @@ def _types(schemas: Schemas, number: int, keyword: str, wanted: bool) -> frozens
         return _ALL if wanted else _ONLY[KINDS[keyword]]
     given = schemas[number][keyword]
     if keyword == "type":
-        names = (
-            {given} if isinstance(given, str) else set(map(str, given)) if isinstance(given, list) else _ALL
-        )
-        if not names <= _NAMES:
-            return _ALL  # whoever merges it says what is wrong
-        if not wanted:
-            return _ALL - names
-        return _ALL & (names | {"number"} if "integer" in names else names)
+        return types_of(given, wanted)
     if wanted and keyword == "const":
         return frozenset([type_of(given)])
     if wanted and isinstance(given, list):
         return frozenset(map(type_of, given))
     return _ALL
+
+
+def types_of(given: Any, wanted: bool = True) -> frozenset[str]:
+    """The JSON types that a "type" allows (or, not wanted, excludes); all, where it is no type."""
+    if isinstance(given, str) and wanted:
+        return _OF_NAME.get(given, _ALL)
+    names = {given} if isinstance(given, str) else set(map(str, given)) if isinstance(given, list) else _ALL
+    if not names <= _NAMES:
+        return _ALL  # whoever merges it says what is wrong
+    if not wanted:
+        return _ALL - names
+    return _ALL & (names | {"number"} if "integer" in names else names)

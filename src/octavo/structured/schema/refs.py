@@ -23,7 +23,8 @@ SINGLE = ("additionalProperties", "contains", "else", "if", "items", "not", "pro
 LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
 _NAMES = frozenset(["$anchor", "$comment", "$defs", "$id", "$schema", "definitions"])  # they demand nothing
 MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "properties")
-_HOLDS_SOME = frozenset([*SINGLE, *LISTS, *MAPS])
+_ORDER = {word: at for at, word in enumerate([*SINGLE, *LISTS, *MAPS])}
+"""Words that hold subschemas, in the order in which these are numbered."""
 _ANCHORS = frozenset(["$anchor", "$dynamicAnchor"])
 _SINGLE, _LISTS, _MAPS, _REFERENCES = map(frozenset, (SINGLE, LISTS, MAPS, ("$ref", "$dynamicRef")))
 
@@ -78,7 +79,7 @@ class Schemas:
 
     def number(self, schema: Any) -> int:
         """The number of a subschema that stands in one, or of the first one that says the same."""
-        if isinstance(schema, bool):
+        if schema is True or schema is False:
             return self._plain(schema)
         number = self._number[id(schema)]
         found = self._alike.get(number)
@@ -89,7 +90,7 @@ class Schemas:
         if found is None:
             self._alike[number] = number  # of whoever comes back here by a $ref
             node = self._nodes[number]
-            says = self._says(number) if isinstance(node, Mapping) else ("boolean", node)
+            says = ("boolean", node) if isinstance(node, bool) else self._says(number)
             if len(says) == 1 and says[0][0] == "$ref" and isinstance(says[0][1], int):
                 found = self._as_first(says[0][1])
             else:
@@ -104,7 +105,9 @@ class Schemas:
         for word, value in node.items():
             if word in _NAMES:
                 continue
-            if word in _SINGLE:
+            if isinstance(value, str) and word not in _REFERENCES:  # as most are: the names of types
+                found.append((word, value))
+            elif word in _SINGLE:
                 found.append((word, self.number(value)))
             elif word in _LISTS:
                 found.append((word, *map(self.number, value)))
@@ -113,7 +116,7 @@ class Schemas:
             elif word in _REFERENCES:
                 found.append((word, self._meant(number, value), word == "$ref" or number))
             else:
-                found.append((word, value if isinstance(value, str) else frozen(value)))
+                found.append((word, frozen(value)))
         if len(found) > 1:
             found.sort(key=itemgetter(0))
         return tuple(found)
@@ -217,14 +220,16 @@ class Schemas:
             if not self._nodes:
                 self._append(given, given, base, draft)
             return
-        if not isinstance(given, Mapping):
+        if not isinstance(given, (dict, Mapping)):  # asking for a dict is faster, and it is one
             raise InvalidRequestError(
                 f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
         self._parts += 1
-        draft = draft_of(given, draft)
+        if "$schema" in given:
+            draft = draft_of(given, draft)
         schema, own = read(given, draft)
-        base = self._enter(given, base, draft)
+        if not self._nodes or "$id" in given or "id" in given:
+            base = self._enter(given, base, draft)
         number = self._append(schema, given, base, draft)
         if own is not schema:
             self._own[number] = own
@@ -236,8 +241,8 @@ class Schemas:
                 self._places[f"{base}#{name}"] = number
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(number)
-        if not _HOLDS_SOME.isdisjoint(schema):
-            for part in _parts(schema):
+        if holding := [word for word in schema if word in _ORDER]:
+            for part in _parts(schema, holding):
                 self._add(part, base, draft, depth + 1)
 
     def _enter(self, schema: Mapping[str, Any], base: str, draft: int) -> str:
@@ -268,23 +273,23 @@ class _Exact(Schemas):
         return self
 
 
-def _parts(schema: Mapping[str, Any]) -> Iterator[Any]:
-    for keyword in SINGLE:
-        if keyword in schema:
-            yield schema[keyword]
-    for keyword in LISTS:
-        if keyword in schema:
-            parts = schema[keyword]
+def _parts(schema: Mapping[str, Any], holding: list[str]) -> Iterator[Any]:
+    """What stands in some words of a subschema."""
+    if len(holding) > 1:
+        holding.sort(key=_ORDER.__getitem__)
+    for keyword in holding:
+        parts = schema[keyword]
+        if keyword in _MAPS:
+            if not isinstance(parts, (dict, Mapping)):
+                raise InvalidRequestError(f"{keyword} must be an object of schemas", PARAM)
+            loose = keyword in ("$defs", "definitions")  # what no $ref means may be anything
+            yield from (p for p in parts.values() if not loose or isinstance(p, (dict, Mapping, bool)))
+        elif keyword in _SINGLE:
+            yield parts
+        else:
             if not isinstance(parts, Sequence) or isinstance(parts, str) or not parts:
                 raise InvalidRequestError(f"{keyword} must be a non-empty list of schemas", PARAM)
             yield from parts
-    for keyword in MAPS:
-        if keyword in schema:
-            named = schema[keyword]
-            if not isinstance(named, Mapping):
-                raise InvalidRequestError(f"{keyword} must be an object of schemas", PARAM)
-            loose = keyword in ("$defs", "definitions")  # what no $ref means may be anything
-            yield from (p for p in named.values() if not loose or isinstance(p, (Mapping, bool)))
 
 
 def _name(value: Any) -> str:

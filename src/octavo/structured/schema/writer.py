@@ -185,10 +185,13 @@ class _Writer:
 
     def _count(self, cases: list[Case]) -> None:
         """Refuse what makes rows of the parser too long, or the grammar too large."""
-        objects = sum(len(case.properties) for case in cases)
-        values = [value for case in cases for value in case.values or ()]
-        self._schemas.spend(len(values))
-        nested = sum(isinstance(value, (dict, list)) for value in values)
+        objects = patterns = nested = 0
+        for case in cases:
+            objects += len(case.properties)
+            patterns += len(case.patterns)
+            if case.values:
+                self._schemas.spend(len(case.values))
+                nested += sum(isinstance(value, (dict, list)) for value in case.values)
         if 4 * objects + 8 * (len(cases) - 1) + 3 * nested > 4 * MAX_PROPERTIES:
             raise TooLargeError(
                 f"the JSON schema has {objects} properties at one place, {len(cases)} alternatives and "
@@ -197,7 +200,7 @@ class _Writer:
                 PARAM,
             )
         self._properties += objects
-        self._patterns += sum(len(case.patterns) for case in cases)
+        self._patterns += patterns
         if self._patterns > MAX_PATTERNS:
             raise TooLargeError(
                 f"the JSON schema has more than {MAX_PATTERNS} patterns of names when written out", PARAM
