@@ -370,6 +370,15 @@ def grammar(temperature: int) -> Row:
     )  # fmt: skip
 
 
+def schemas(which: str, name: str, most: float) -> Row:
+    """What the first use of a schema of the world takes."""
+    return Row(
+        f"the first use of schemastore's schemas, from params to the first mask, {which} (a server, which tries "
+        "them before)", "real-schemas", (f"result/first_use_{name}_ms", f"result/confined_{name}_ms"),
+        ("{0:.1f} ms ({1:.0f})",), "make test-schemas RESULT=1", most=most, bound="{:g} ms",
+    )  # fmt: skip
+
+
 API = Table((
     Row("a mask, p50 and p99, of random answers to several schemas", "grammar_cost",
         ("mask_p99_ms", "mask_p50_ms"), ("{1:.2f} and {0:.2f} ms",), GRAMMAR, most=1, bound="{:g} ms"),
@@ -377,6 +386,8 @@ API = Table((
     grammar(1),
     Row("a schema of 200 properties, first use on a fresh server", "grammar_cost", ("first_use_ms",),
         ("{0:.0f} ms",), GRAMMAR, most=50, bound="{:g} ms"),
+    schemas("the median", "p50", 5),
+    schemas("one of a hundred takes longer", "p99", 100),
 ))  # fmt: skip
 
 
