@@ -373,8 +373,8 @@ def grammar(temperature: int) -> Row:
 def schemas(which: str, name: str, most: float) -> Row:
     """What the first use of a schema of the world takes."""
     return Row(
-        f"the first use of schemastore's schemas, from params to the first mask, {which} (a server, which tries "
-        "them before)", "real-schemas", (f"result/first_use_{name}_ms", f"result/confined_{name}_ms"),
+        f"the first use of schemastore's schemas, from params to the first mask, {which} (a server, which "
+        "tries them before)", "real-schemas", (f"result/first_use_{name}_ms", f"result/confined_{name}_ms"),
         ("{0:.1f} ms ({1:.0f})",), "make test-schemas RESULT=1", most=most, bound="{:g} ms",
     )  # fmt: skip
 

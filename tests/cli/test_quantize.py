@@ -59,7 +59,7 @@ def test_what_was_left_out_is_listed(capsys: pytest.CaptureFixture[str]) -> None
         (["--method", "int8", "--group-size", "64"], "leave --group-size 64 out"),
         (["--method", "hqq"], "the method 'hqq' is not supported; awq, fp8, gptq, int8, nf4, rtn are"),
         (["--bits", "7"], "rtn with 7 bits is not supported"),
-        ([], "groups of 128 do not divide rows of 192"),
+        (["--group-size", "128"], "groups of 128 do not divide rows of 192"),
         (["--method", "awq"], "awq needs a text"),
     ],
 )

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from octavo.errors import CheckpointError, InvalidRequestError, OctavoError, UnsupportedError
 from octavo.kernels.reference import ReferenceBackend
-from octavo.quant.writer import Choice, writer_names, writer_of
+from octavo.quant.writer import Choice, settled, writer_names, writer_of
 from octavo.quantize.calibration import Calibration
 from octavo.quantize.job import Asked, quantize
 from support.forward import load, logits
@@ -68,6 +68,26 @@ def theirs(dense: Path, weights: dict[str, torch.Tensor]) -> Any:
     assert set(missing) <= {"lm_head.weight"}
     with torch.no_grad():
         return model(torch.tensor([IDS])).logits[0].numpy()
+
+
+@pytest.mark.parametrize(
+    ("widths", "group"),
+    [((256, 128), 128), ((256, 192), 64), ((576, 1536), 64), ((96, 128), 32), ((48, 96), 128)],
+)
+def test_where_no_group_is_named_it_is_the_largest_that_divides_all_rows(
+    widths: tuple[int, ...], group: int
+) -> None:
+    """Where none does it stays, and is refused by the name of a matrix."""
+    shapes = [(8, width) for width in widths]
+    assert settled(Choice(4, 0), writer_of("gptq").limits, shapes) == Choice(4, group)
+    assert settled(Choice(4, 32), writer_of("gptq").limits, shapes) == Choice(4, 32)
+    assert settled(Choice(8, -1), writer_of("int8").limits, shapes) == Choice(8, -1)
+
+
+def test_a_folder_whose_groups_nobody_named(dense: Path, tmp_path: Path) -> None:
+    report = quantize(asked(dense, tmp_path / "out", "rtn", Choice(4, 0), None))
+    config = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert config["group_size"] == report.group_size == 64
 
 
 def ours(folder: Path) -> Any:

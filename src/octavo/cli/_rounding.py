@@ -26,7 +26,7 @@ class RoundingFlags:
     bits: Annotated[int, typer.Option("--bits", help="Bits of a number; 0: the method's own.")] = 0
     group_size: Annotated[
         int,
-        typer.Option("--group-size", help="Columns that share a scale; -1: whole rows; 0: the method's own."),
+        typer.Option("--group-size", help="Columns that share a scale; -1: whole rows; 0: 128, 64 or 32."),
     ] = 0
     symmetric: Annotated[
         bool | None,
@@ -57,7 +57,7 @@ class RoundingFlags:
             raise InvalidRequestError(
                 f"this method has groups of its own: leave --group-size {self.group_size} out", "group_size"
             )
-        group = self.group_size or (limits.groups[0] if limits.groups else -1)
+        group = self.group_size if limits.groups else -1
         symmetric = limits.without if self.symmetric is None else self.symmetric
         bits = self.bits or limits.bits[0]
         return Choice(bits, group, symmetric, self.act_order, self.damp, self.double_quant)

@@ -64,6 +64,7 @@ def quantize(
 def _tell(report: Report) -> None:
     mb = f"{report.bytes_before / 1e6:.1f} MB -> {report.bytes_after / 1e6:.1f} MB"
     said = f"{report.matrices} matrices of {report.bits_per_weight:.2f} bits a weight"
+    said += f" in groups of {report.group_size}" if report.group_size > 0 else ""
     print(f"{report.path}: {said}; weights {mb}")
     for why, names in (
         ("not reached by the text, and rounded to nearest", report.unmet),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import pkgutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import ml_dtypes
@@ -46,7 +46,7 @@ class Choice:
 
     Attributes:
         bits: of a number.
-        group: columns that share a scale, or -1: all of a row.
+        group: columns that share a scale; -1: all of a row; 0: see settled().
         symmetric: without zero points.
         act_order: GPTQ takes columns by what they are multiplied with, largest first.
         damp: GPTQ adds this share of the mean of H's diagonal to it.
@@ -92,7 +92,7 @@ class Limits:
     """What a method takes. The first of each is its default.
 
     Attributes:
-        bits: numbers of bits; groups: sizes of groups, -1 among them where a whole row may share a scale;
+        bits: numbers of bits; groups: sizes of groups that are tried where none is named, see settled();
             (): the method has its own, and none is taken.
         columns: a row must be a multiple of. rows: likewise, by bits.
         calibrated: it looks at activations. folds: it scales channels, and folds that into what comes before.
@@ -176,7 +176,7 @@ def check_choice(name: str, limits: Limits, choice: Choice) -> None:
     if choice.bits not in limits.bits:
         known = " and ".join(map(str, limits.bits))
         raise UnsupportedError(f"{name} with {choice.bits} bits is not supported; {known} are", "bits")
-    if limits.groups and choice.group != -1 and (choice.group < BLOCK or choice.group % BLOCK):
+    if limits.groups and choice.group not in (-1, 0) and (choice.group < BLOCK or choice.group % BLOCK):
         raise UnsupportedError(
             f"groups of {choice.group} columns are not supported; multiples of {BLOCK}, and -1 for whole "
             "rows, are",
@@ -188,6 +188,15 @@ def check_choice(name: str, limits: Limits, choice: Choice) -> None:
         raise UnsupportedError(f"{name} has zero points always: leave --symmetric out", "symmetric")
     if not 0 < choice.damp < 1:
         raise UnsupportedError(f"--damp must be between 0 and 1, not {choice.damp}", "damp")
+
+
+def settled(choice: Choice, limits: Limits, shapes: Iterable[tuple[int, int]]) -> Choice:
+    """The choice for these matrices [N, K], its group a number."""
+    if choice.group or not limits.groups:
+        return choice
+    widths = {k for _, k in shapes}
+    fit = (group for group in limits.groups if all(k % group == 0 for k in widths))
+    return replace(choice, group=next(fit, limits.groups[0]))
 
 
 def check_shape(name: str, shape: tuple[int, int], limits: Limits, choice: Choice) -> None:

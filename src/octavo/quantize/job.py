@@ -43,6 +43,7 @@ class Report:
         unmet: modules that the calibration text never reached, rounded to nearest.
         unfolded: modules whose columns were not scaled, for nothing comes before them that could be divided.
         resumed: files that an earlier run had written.
+        group_size: columns that share a scale, -1: all of a row; 0: the method has groups of its own.
     """
 
     path: str = ""
@@ -55,6 +56,7 @@ class Report:
     unmet: list[str] = field(default_factory=list)
     unfolded: list[str] = field(default_factory=list)
     resumed: int = 0
+    group_size: int = 0
 
     @property
     def bits_per_weight(self) -> float:

@@ -21,6 +21,7 @@ from octavo.quant.writer import (
     check_choice,
     check_shape,
     read_back,
+    settled,
     writer_of,
 )
 from octavo.quantize.folds import Fold
@@ -43,6 +44,7 @@ class Matrices:
         self._checkpoint, self._asked, self.report = checkpoint, asked, report
         self.writer: Writer = writer_of(asked.method)
         check_choice(asked.method, self.writer.limits, asked.choice)
+        self._choice = asked.choice
         self.targets: dict[str, tuple[int, int]] = {}
         self.settings: dict[str, Any] = {}
         self._dense: dict[str, F32] = {}
@@ -60,6 +62,8 @@ class Matrices:
             UnsupportedError: the method cannot store one of them; says which.
         """
         projections = {n: shape for n, (shape, use) in stored.matrices.items() if use is Use.PROJECTION}
+        self._choice = settled(self._choice, self.writer.limits, projections.values())
+        self.report.group_size = self._choice.group if self.writer.limits.groups else 0
         for name, shape in projections.items():
             if name in stored.columns:
                 raise UnsupportedError(
@@ -67,14 +71,14 @@ class Matrices:
                     "folder; a GGUF file can be made of it by llama.cpp's own converter",
                     "model",
                 )
-            check_shape(name, shape, self.writer.limits, self._asked.choice)
+            check_shape(name, shape, self.writer.limits, self._choice)
         if not projections:
             raise UnsupportedError("this model has no projections to quantize", "model")
         self.targets = projections
         left = {
             n.removesuffix(".weight") for n, (_, use) in stored.matrices.items() if use is not Use.PROJECTION
         }
-        self.settings = self.writer.settings(self._asked.choice, sorted({"lm_head"} | left))
+        self.settings = self.writer.settings(self._choice, sorted({"lm_head"} | left))
 
     @property
     def as_they_were(self) -> bool:
@@ -113,7 +117,7 @@ class Matrices:
         fold = self._folds.get(name)
         if fold is not None and name not in self._scales and isinstance(self.writer, Folding):
             ws = [numbers(self._checkpoint, reader) for reader in fold.readers]
-            scale = self.writer.scales(ws, self.met(x), self._asked.choice, fold.ties)
+            scale = self.writer.scales(ws, self.met(x), self._choice, fold.ties)
             self._scales |= dict.fromkeys((*fold.readers, *fold.tables), scale)
             self._fold(fold, scale)
         if name not in self._samples:
@@ -142,7 +146,7 @@ class Matrices:
             w /= by[:, None]
         if (scale := self._scales.get(name)) is not None:
             w *= scale
-        return self.writer.write(name.removesuffix(".weight"), w, self._asked.choice, met)
+        return self.writer.write(name.removesuffix(".weight"), w, self._choice, met)
 
     def make_sampled(self, name: str) -> Tensors:
         """The same by what look() has kept."""

@@ -24,7 +24,7 @@ _SHARES = 1 - np.arange(11) / 20
 class Awq:
     """A Writer, and Folding."""
 
-    limits = Limits((4,), (128,), rows={4: 8}, calibrated=True, folds=True, zeros=True, without=False)
+    limits = Limits((4,), (128, 64, 32), rows={4: 8}, calibrated=True, folds=True, zeros=True, without=False)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
         return settings_of(choice, left_out)

@@ -14,7 +14,7 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Nearest:
     """A Writer that looks at no activations."""
 
-    limits = Limits((4, 8, 3, 2), (128,), rows=STORED_BITS, zeros=True)
+    limits = Limits((4, 8, 3, 2), (128, 64, 32), rows=STORED_BITS, zeros=True)
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
         return settings_of(choice, act_order=False)
