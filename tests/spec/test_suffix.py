@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.spec import Begin, Proposer, Wanted, method
-from octavo.spec.suffix import ENOUGH, LEVELS, Answers
-from octavo.spec.text_index import most_bytes
+from octavo.spec.suffix import ENOUGH, LEVELS, Answers, _Vote, likeliest
+from octavo.spec.text_index import SEPARATOR, TextIndex, most_bytes
 from support.lines import lines_of
 
 SUFFIX = method("suffix")
@@ -80,6 +80,41 @@ def test_a_tree_has_several_guesses_and_a_chain_one() -> None:
     assert draft.paths()[1:] == [(7,), (7, 9), (8,)]
     assert chain.propose({0: 4})[0].is_chain
     assert drafted(chain, 2) == (7, 9)
+
+
+def likely_chain(votes: Sequence[_Vote], count: int, chance: float) -> list[int]:
+    """A draft by counting: at each depth the token with most votes, of equal ones the smallest."""
+    found: list[int] = []
+    reached, here = 1.0, list(votes)
+    while len(found) < count:
+        told = [(vote.text.token(vote.place + len(found)), vote) for vote in here]
+        sums: dict[int, int] = {}
+        for token, vote in told:
+            sums[token] = sums.get(token, 0) + vote.weight * (token != SEPARATOR)
+        most = max(sums.values(), default=0)
+        best = min((token for token, votes_of in sums.items() if votes_of == most), default=SEPARATOR)
+        reached = reached * most / (1 + sum(vote.weight for vote in here))
+        if best == SEPARATOR or reached < chance:
+            break
+        found.append(best)
+        here = [vote for token, vote in told if token == best]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_chains_are_those_of_counted_votes(seed: int) -> None:
+    draw = random.Random(seed)
+    lengths = set()
+    for _ in range(300):
+        text = TextIndex((2,), 64)
+        text.extend([draw.randrange(3) for _ in range(30)])
+        votes = [_Vote(text, draw.randint(2, 30), draw.randint(2, 40)) for _ in range(draw.randint(1, 4))]
+        count, chance = draw.randint(1, 9), draw.choice([0.05, 0.3, 0.6])
+        tokens, parents = likeliest(votes, count, chance, False)
+        assert list(tokens) == likely_chain(votes, count, chance)
+        assert parents == tuple(range(-1, len(tokens) - 1))
+        lengths.add(len(tokens))
+    assert lengths == set(range(10))
 
 
 def test_others_learn_from_answers_and_not_from_prompts() -> None:

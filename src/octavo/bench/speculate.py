@@ -80,7 +80,7 @@ class Answering(Driver):
             request = EngineRequest(name, list(prompt), params)
             self._core.check(request)
             self._core.add(request, time.monotonic())
-        counts, steps, begun = self._core.scheduler.drafts.counts, list[Verified](), 0
+        counts, steps, begun = self._core.scheduler.drafts.counts, list[tuple[float, int, int]](), 0
         start = before = time.perf_counter()
         while self._core.has_unfinished():
             known = counts.draft_tokens
@@ -91,12 +91,14 @@ class Answering(Driver):
                     raise OctavoError(f"a request failed: {update.stop_reason}")
                 tokens += len(update.tokens)
                 drawn[update.request_id] += [token.token_id for token in update.tokens]
-            steps.append(Verified(now - before, tokens, counts.draft_tokens - known))
+            steps.append(
+                (now - before, tokens, counts.draft_tokens - known)
+            )  # little: it counts as the host's
             before = now
             if not begun and all(drawn.values()):
                 begun = len(steps)
         ids = tuple(tuple(drawn[name]) for name in names)
-        return Answers(ids, tuple(steps[begun:]), before - start)
+        return Answers(ids, tuple(Verified(*step) for step in steps[begun:]), before - start)
 
 
 @dataclass(frozen=True, slots=True)
