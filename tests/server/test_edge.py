@@ -132,6 +132,17 @@ def test_what_any_page_can_post_is_415(rules: EdgeRules, kind: str) -> None:
     assert "application/json" in reply.error["message"]
 
 
+@pytest.mark.parametrize(
+    ("coding", "status"),
+    [("gzip", 415), ("x-GZIP", 415), ("br", 415), ("zstd", 415), ("deflate, gzip", 415), ("identity", 200),
+     ("", 200), ("utf-8", 200)],
+)  # fmt: skip
+def test_a_packed_body_is_415_and_says_why(coding: str, status: int) -> None:
+    reply = ask(ANYWHERE, {"content-encoding": coding})
+    assert reply.status == status
+    assert status == 200 or "Content-Encoding" in reply.error["message"]
+
+
 def test_what_a_page_posts_without_a_type_is_415() -> None:
     for origin in ("http://localhost:3000", "https://evil.example"):
         assert ask(ANYWHERE, {"content-type": "", "origin": origin}).status == 415

@@ -26,6 +26,7 @@ LAYERS: dict[str, tuple[int, dict[str, Any]]] = {
     "a foreign host": (403, {"headers": {"host": "evil.example"}}),
     "a page of another site": (403, {"headers": {"host": "localhost", "origin": "http://evil.example"}}),
     "a form": (415, {"headers": {"content-type": "text/plain"}}),
+    "a packed body": (415, {"headers": {"content-encoding": "gzip"}}),
     "no key": (401, {"headers": {"authorization": ""}}),
     "another method": (405, {"method": "PUT"}),
     "a path below": (404, {"below": "/nothing/at/all"}),

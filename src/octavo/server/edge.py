@@ -26,9 +26,18 @@ from octavo.server.state import ServerState
 
 SIMPLE_TYPES = (b"text/plain", b"application/x-www-form-urlencoded", b"multipart/form-data")
 """Content types that any page may post anywhere, unasked."""
+PACKED = re.compile(rb"gzip|deflate|compress|\b(br|zstd)\b", re.IGNORECASE)
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 NAMED = frozenset(
-    {b"host", b"origin", b"sec-fetch-site", b"content-type", b"content-length", b"transfer-encoding"}
+    {
+        b"host",
+        b"origin",
+        b"sec-fetch-site",
+        b"content-encoding",
+        b"content-type",
+        b"content-length",
+        b"transfer-encoding",
+    }
 )
 
 
@@ -115,7 +124,8 @@ class Edge:
             allowed: it comes from an origin that may use this server.
 
         Raises:
-            ApiError: 400, two lengths; 403, a foreign Host or Origin; 415, a body that any page can send.
+            ApiError: 400, two lengths; 403, a foreign Host or Origin; 415, a body that any page can send,
+                or a packed one.
         """
         headers = {name: value for name, value in scope["headers"] if name in NAMED}
         check_framing(headers, scope["http_version"])
@@ -128,6 +138,12 @@ class Edge:
         # A page can also post a body of no type, unasked; programs that do send no Origin.
         if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in headers)):
             raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
+        # A small body may unpack into one without end. (What says utf-8 here, as some do, is not packed.)
+        if not asks and PACKED.search(headers.get(b"content-encoding", b"")):
+            message = "send the body as it is: Content-Encoding is not supported"
+            raise ApiError(
+                415, message, code="unsupported_media_type", headers={"accept-encoding": "identity"}
+            )
 
 
 def closing(send: Send, state: ServerState) -> Send:
