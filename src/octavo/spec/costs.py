@@ -82,8 +82,7 @@ class CostTable:
 
     def measured_at_start(self, load: Load) -> float:
         """Seconds as they were measured at start."""
-        tokens, sampled, pairs = load
-        return self._tokens[tokens] + self._sampled[sampled] + self.pair_s * pairs
+        return self._tokens(load.tokens) + self._sampled(load.sampled) + self.pair_s * load.pairs
 
     def seconds(self, load: Load) -> float:
         """Seconds as they are now."""
@@ -123,10 +122,8 @@ class CostTable:
             self._drift += beyond / FAST
 
 
-class _Curve(dict[int, float]):
+class _Curve:
     """A measured function of a count: straight between two points, and on from the last two.
-
-    A dict of the counts that were asked for: a choice asks for each of several counts, step by step.
 
     What disturbs a measurement only ever adds to it, and more never takes less time: so each count takes at
     most what any larger one took.
@@ -136,9 +133,12 @@ class _Curve(dict[int, float]):
         self._counts = sorted(points)
         least = accumulate((points[count] for count in reversed(self._counts)), min)
         self._values = list(least)[::-1]
+        self._known: dict[int, float] = {}  # of counts that were asked for
 
-    def __missing__(self, count: int) -> float:
-        value = self[count] = self._at(count)
+    def __call__(self, count: int) -> float:
+        value = self._known.get(count)
+        if value is None:
+            value = self._known[count] = self._at(count)
         return value
 
     def _at(self, count: int) -> float:

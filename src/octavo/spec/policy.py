@@ -146,12 +146,12 @@ class _Asked:
     ahead: float = 0.0
 
 
-class Spending(Protocol):
+class Spending:
     """Seconds of drafting that are yet to be spent, as drafts grow by one token after the other."""
 
     def add(self, length: int) -> float:
         """One more row drafts its token number `length`; the seconds of all that is drafted."""
-        ...
+        return 0.0
 
 
 class Auto:
@@ -255,8 +255,7 @@ class Auto:
             tokens += chance
             step = Load(load.tokens + count, load.sampled + count, pairs)
             seconds, doubt = self.costs.known(step)
-            if spending is not None:
-                seconds += spending.add(length)
+            seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
             if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
                 best, best_rate, gained = count, sure / seconds, sure / rate - seconds
@@ -288,9 +287,9 @@ class Auto:
             for row in rows
         }
 
-    def _spending(self) -> Spending | None:
-        """The seconds that drafting takes; None: none are left, since the drafts are there already."""
-        return None
+    def _spending(self) -> Spending:
+        """The seconds that drafting takes: here none are left, since the drafts are there already."""
+        return Spending()
 
     def _note(self, state: _Asked, verified: bool) -> None:
         """A row whose drafts are worth nothing is asked less and less often."""

@@ -211,9 +211,6 @@ def likeliest(
     Args:
         chance: that a token must have. trees: otherwise each token hangs on the one before it.
     """
-    if len(votes) == 1 and not trees:
-        found = _one_way(votes[0], 0, count, 1.0, chance)
-        return tuple(found), tuple(range(-1, len(found) - 1))
     tokens: list[int] = []
     parents: list[int] = []
     heap: list[tuple[float, int, int, list[_Vote]]] = []  # (-chance, token, parent, who votes for it)
@@ -232,24 +229,7 @@ def likeliest(
         tokens.append(token)
         parents.append(above)
         depth.append(depth[above + 1] + 1)
-        if len(here) == 1 and not trees:
-            rest = _one_way(here[0], len(tokens), count - len(tokens), reached, chance)
-            parents += range(parent, parent + len(rest))
-            tokens += rest
-            break
     return tuple(tokens), tuple(parents)
-
-
-def _one_way(vote: _Vote, depth: int, count: int, reached: float, chance: float) -> list[int]:
-    """What likeliest() goes on with, `depth` tokens after the only place that is left, without its heap."""
-    text, place, weight = vote
-    found: list[int] = []
-    for at in range(place + depth, place + depth + count):
-        reached = reached * weight / (1 + weight)
-        if reached < chance or (token := text.token(at)) == SEPARATOR:
-            break
-        found.append(token)
-    return found
 
 
 def _children(
