@@ -44,46 +44,54 @@ class Chances:
 
     def add(self, hits: Sequence[bool]) -> None:
         """One draft, and which of its tokens were right."""
-        missing = len(hits) - len(self.seen)
+        memory, seen, right = self._memory, self.seen, self.right
+        missing = len(hits) - len(seen)
         if missing > 0:
-            self.seen += [0.0] * missing
-            self.right += [0.0] * missing
+            seen += [0.0] * missing
+            right += [0.0] * missing
         for place, hit in enumerate(hits):
-            self.seen[place] = self.seen[place] * self._memory + 1
-            self.right[place] = self.right[place] * self._memory + hit
+            seen[place] = seen[place] * memory + 1
+            right[place] = right[place] * memory + hit
 
 
 class FollowedDraft:
     """A draft that was offered to a row, and how far the row's tokens have gone along it."""
 
-    __slots__ = ("_children", "_is_chain", "_node", "draft", "hits")
+    __slots__ = ("_children", "_node", "draft", "hits")
 
     def __init__(self, draft: Draft) -> None:
         self.draft = draft
         self.hits = [False] * len(draft.tokens)
         self._node = -1
-        self._is_chain, self._children = draft.is_chain, dict[tuple[int, int], int]()
-        if not self._is_chain:
+        self._children: dict[tuple[int, int], int] | None = None  # of a chain: none are needed
+        if not draft.is_chain:
             self._children = {
                 key: index for index, key in enumerate(zip(draft.parents, draft.tokens, strict=True))
             }
 
     def follow(self, tokens: Sequence[int]) -> bool:
         """Go on along these tokens. Returns whether it is known now which of the draft's are right."""
+        if self._children is None:
+            return self._follow_chain(tokens)
         for token in tokens:
-            child = self._child(token)
+            child = self._children.get((self._node, token))
             if child is None:
                 return True
             self.hits[child] = True
             self._node = child
         return all(parent != self._node for parent in self.draft.parents)
 
-    def _child(self, token: int) -> int | None:
-        """The node's child that is this token; None: it has none."""
-        if not self._is_chain:
-            return self._children.get((self._node, token))
-        child, tokens = self._node + 1, self.draft.tokens
-        return child if child < len(tokens) and tokens[child] == token else None
+    def _follow_chain(self, tokens: Sequence[int]) -> bool:
+        """The same where each token hangs on the one before it, as in most drafts: nothing is searched."""
+        drafted, hits, child = self.draft.tokens, self.hits, self._node + 1
+        count = len(drafted)
+        for token in tokens:
+            if child == count or drafted[child] != token:
+                return True
+            hits[child] = True
+            child += 1
+        self._node = child - 1
+        return child == count
 
 
 class Acceptance:
@@ -123,10 +131,17 @@ class Acceptance:
         followed, best = self._followed.get(row), None
         if not followed:
             return None
-        for support in [support for support, each in followed.items() if each.follow(tokens)]:
-            hits = followed.pop(support).hits
-            self._all.setdefault(support, Chances(ALL_MEMORY)).add(hits)
-            self._rows[row].setdefault(support, Chances(ROW_MEMORY)).add(hits)
+        for support, each in list(followed.items()):
+            if not each.follow(tokens):
+                continue
+            del followed[support]
+            hits, own = each.hits, self._rows[row]
+            if (everyone := self._all.get(support)) is None:
+                everyone = self._all[support] = Chances(ALL_MEMORY)
+            if (one := own.get(support)) is None:
+                one = own[support] = Chances(ROW_MEMORY)
+            everyone.add(hits)
+            one.add(hits)
             best = hits if best is None or sum(hits) > sum(best) else best
         return best
 

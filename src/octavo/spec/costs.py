@@ -82,7 +82,7 @@ class CostTable:
 
     def measured_at_start(self, load: Load) -> float:
         """Seconds as they were measured at start."""
-        return self._tokens(load.tokens) + self._sampled(load.sampled) + self.pair_s * load.pairs
+        return self._tokens[load.tokens] + self._sampled[load.sampled] + self.pair_s * load.pairs
 
     def seconds(self, load: Load) -> float:
         """Seconds as they are now."""
@@ -95,7 +95,12 @@ class CostTable:
     def known(self, load: Load) -> tuple[float, float]:
         """(seconds(), error()). The error is the standard error of the size's mean; what was measured at
         start counts as FAST steps."""
-        seconds, size = self.measured_at_start(load), self._sizes.get(_size(load))
+        return self.known_of(load.tokens, load.sampled, load.pairs)
+
+    def known_of(self, tokens: int, sampled: int, pairs: float) -> tuple[float, float]:
+        """known() of such a Load, which a choice would make for each number of tokens that it looks at."""
+        seconds = self._tokens[tokens] + self._sampled[sampled] + self.pair_s * pairs
+        size = self._sizes.get((bucket(tokens), bucket(sampled)))
         if size is None:
             return seconds * math.exp(self._drift), 0.0
         differs = size.mean * size.left(self._step)
@@ -122,23 +127,20 @@ class CostTable:
             self._drift += beyond / FAST
 
 
-class _Curve:
+class _Curve(dict[int, float]):
     """A measured function of a count: straight between two points, and on from the last two.
 
     What disturbs a measurement only ever adds to it, and more never takes less time: so each count takes at
-    most what any larger one took.
+    most what any larger one took. (A dict of the counts that were asked for: a choice asks for many.)
     """
 
     def __init__(self, points: Mapping[int, float]) -> None:
         self._counts = sorted(points)
         least = accumulate((points[count] for count in reversed(self._counts)), min)
         self._values = list(least)[::-1]
-        self._known: dict[int, float] = {}  # of counts that were asked for
 
-    def __call__(self, count: int) -> float:
-        value = self._known.get(count)
-        if value is None:
-            value = self._known[count] = self._at(count)
+    def __missing__(self, count: int) -> float:
+        value = self[count] = self._at(count)
         return value
 
     def _at(self, count: int) -> float:

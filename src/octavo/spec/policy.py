@@ -146,12 +146,12 @@ class _Asked:
     ahead: float = 0.0
 
 
-class Spending:
+class Spending(Protocol):
     """Seconds of drafting that are yet to be spent, as drafts grow by one token after the other."""
 
     def add(self, length: int) -> float:
         """One more row drafts its token number `length`; the seconds of all that is drafted."""
-        return 0.0
+        ...
 
 
 class Auto:
@@ -239,9 +239,11 @@ class Auto:
         first ones of each. What is expected of them is taken less its standard error. The errors of one row's
         tokens are of one kind, and add up; those of several rows are independent.
         """
-        plain_s, plain_error = self.costs.known(load)
-        rate = load.sampled / plain_s
-        best, best_rate, pairs, tokens, variance = 0, rate, load.pairs, float(load.sampled), 0.0
+        known = self.costs.known_of
+        computed, sampled, pairs = load
+        plain_s, plain_error = known(computed, sampled, pairs)
+        rate = sampled / plain_s
+        best, best_rate, tokens, variance = 0, rate, float(sampled), 0.0
         least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
         errors: dict[int, float] = {}
@@ -253,9 +255,9 @@ class Auto:
             variance += after * after - before * before
             pairs += positions[row] + length
             tokens += chance
-            step = Load(load.tokens + count, load.sampled + count, pairs)
-            seconds, doubt = self.costs.known(step)
-            seconds += spending.add(length)
+            seconds, doubt = known(computed + count, sampled + count, pairs)
+            if spending is not None:
+                seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
             if sure / seconds > max(best_rate, rate * (1 + GAIN + doubt + plain_error)):
                 best, best_rate, gained = count, sure / seconds, sure / rate - seconds
@@ -267,6 +269,8 @@ class Auto:
         self, chances: Iterable[tuple[float, float, int]], load: Load
     ) -> list[tuple[float, float, int]]:
         """Chances and errors by what their rows' tokens are worth, the best first."""
+        if load.sampled < 2:  # who runs alone waits for nobody
+            return sorted(chances, reverse=True)
         every = [*chances]
         worth = self._worth({row for _, _, row in every}, load)
         return sorted(
@@ -287,9 +291,9 @@ class Auto:
             for row in rows
         }
 
-    def _spending(self) -> Spending:
+    def _spending(self) -> Spending | None:
         """The seconds that drafting takes: here none are left, since the drafts are there already."""
-        return Spending()
+        return None
 
     def _note(self, state: _Asked, verified: bool) -> None:
         """A row whose drafts are worth nothing is asked less and less often."""
