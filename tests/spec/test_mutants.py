@@ -12,7 +12,7 @@ import pytest
 from octavo.params.drafts import Draft
 from octavo.spec import Begin, Wanted, method
 from octavo.spec.costs import CostTable, Load
-from octavo.spec.text_index import most_bytes
+from octavo.spec.text_index import TextIndex, most_bytes
 from support.source_mutants import Cases, checked, mistaken, must_die
 
 
@@ -85,6 +85,20 @@ def a_chance_leaves_room_for_something_new(module: Any) -> None:
     assert proposer.propose({0: 5})[0].tokens == (3,)  # two votes of three, then less than a half
 
 
+def drafts_follow_the_votes(module: Any) -> None:
+    """Three for 7 9 5, two for 8 9 6, and one for something new at each token."""
+    text = [1, 2, 7, 9, 5, 20, 1, 2, 8, 9, 6]
+    index = TextIndex(module.LEVELS, 64)
+    index.extend(text)
+    votes = [module._Vote(index, 8, 2), module._Vote(index, 2, 3)]
+    for chance, tokens in ((0.1, [7, 9, 5]), (0.38, [7]), (0.55, [])):
+        assert module.likeliest_chain(votes, 3, chance) == tokens
+    assert module.likeliest_chain(votes[:1], 8, 0.1) == [8, 9, 6], "the text ends"
+    assert module.likeliest(votes, 3, 0.34) == ((7, 9), (-1, 0))
+    assert module.likeliest(votes, 3, 0.3) == ((7, 9, 8), (-1, 0, -1))
+    assert module.likeliest(votes, 1, 0.55) == ((), ())
+
+
 def answers_stay_in_their_bytes(module: Any) -> None:
     answers = module.Answers(1024, 100)
     for salt in "abcdef":
@@ -109,6 +123,11 @@ def chances_are_learned(module: Any) -> None:
     ) * 4:
         acceptance.offered(0, tree)
         assert acceptance.observe(0, tokens) == hits
+    acceptance.offered(0, tree)
+    assert acceptance.observe(0, [6]) is None
+    assert acceptance.observe(0, [7]) == [False, True, True]
+    acceptance.offered(0, Draft.chain([1, 2]))
+    assert acceptance.observe(0, [1, 3]) == [True, False]
     means, _ = acceptance.chances(0, 3, 3)
     assert means == sorted(means, reverse=True)
     assert acceptance.chances(0, 4, 1)[0] == [0.5]
@@ -222,6 +241,8 @@ CASES: Cases = {
             ("if length >= least and self.token(place) != SEPARATOR:", "if length >= least:"),
             ("        self.first = max(self.first, place - self._size)\n", ""),
             ("found[index - period]", "found[-1]"),
+            ("sums[end - length] * power", "sums[end - length]"),
+            ("power * _PRIME & _BITS, length + 1", "power, length + 1"),
             ("*prompt, SEPARATOR, *end, *prediction,", "*prompt, *prediction,"),
         ],
     ),
@@ -229,6 +250,7 @@ CASES: Cases = {
         [
             answers_are_kept_apart_and_forgotten,
             a_chance_leaves_room_for_something_new,
+            drafts_follow_the_votes,
             answers_stay_in_their_bytes,
         ],
         [
@@ -239,6 +261,12 @@ CASES: Cases = {
             ("            text = state.read()\n", "            text = state.text\n"),
             ("text.forget_before(begins[0])", "pass"),
             ("    total = 1\n", "    total = 0\n"),
+            ("first, total = len(tokens), runs[0][0], 1", "first, total = len(tokens), runs[0][0], 0"),
+            ("alike = alike and run == first", "pass"),
+            ("reached * (total - 1) / total", "reached * total / total"),
+            ("(-said[each], each)", "(said[each], each)"),
+            ("said[token] / total", "total / total"),
+            ("depth < len(run) and run[depth] == token]", "depth < len(run)]"),
             ("while self.nbytes > self._most_bytes and len(self._texts) > 1:", "while False:"),
         ],
     ),
@@ -249,6 +277,9 @@ CASES: Cases = {
             ("most = min(mean, most)", "most = mean"),
             ("self._children.get((self._node, token))", "self._children.get((-1, token))"),
             ("return all(parent != self._node for parent in self.draft.parents)", "return True"),
+            ("return child == count", "return True"),
+            ("        self._node = child - 1\n", ""),
+            ("drafted[child] != token", "drafted[0] != token"),
         ],
     ),
     "octavo.spec.policy": (

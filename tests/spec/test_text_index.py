@@ -130,7 +130,8 @@ def test_lines_of_a_token_do_not_grow_with_the_text(vocabulary: int) -> None:
 
         return lines_of(grow)
 
-    assert lines(32_000) <= 1.1 * lines(500)
+    # Seven eighths of a table each: the fuller it is, the more runs share a chain.
+    assert lines(28_672) <= 1.1 * lines(448)
 
 
 def test_bytes_double_with_the_text() -> None:

@@ -76,16 +76,17 @@ class NGram:
 
     def _read(self, state: _Lookup) -> None:
         """Enter what was generated since the last lookup, and follow the row's place along it."""
-        text, unread, read = state.text, state.unread, 0
-        while state.place and read < len(unread):
-            if text.token(state.place) == unread[read]:
-                state.place += 1
+        text, unread, place = state.text, state.unread, state.place
+        if place:
+            end = text.count  # what follows there is unread
+            for token in unread:
+                if (text.token(place) if place < end else unread[place - end]) != token:
+                    place = 0
+                    break
+                place += 1
                 state.matched += 1
-            else:
-                state.place = 0
-            text.append(unread[read])
-            read += 1
-        text.extend(unread[read:])
+            state.place = place
+        text.extend(unread)
         unread.clear()
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:

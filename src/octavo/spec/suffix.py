@@ -185,9 +185,14 @@ class Suffix:
                 continue
             matched = max(vote.weight for vote in votes)
             count = min(count, max(int(self._factor * matched), 1))
-            tokens, parents = likeliest(votes, count, self._chance, self._trees)
-            if tokens:
-                drafts[row] = Draft(tokens, parents, matched.bit_length())
+            support = matched.bit_length()
+            if self._trees:
+                tokens, parents = likeliest(votes, count, self._chance)
+                draft = Draft(tokens, parents, support)
+            else:
+                draft = Draft.chain(likeliest_chain(votes, count, self._chance), support)
+            if draft.tokens:
+                drafts[row] = draft
         return drafts
 
     def _votes(self, state: _OwnText) -> list[_Vote]:
@@ -203,13 +208,45 @@ class Suffix:
         return [vote for vote in votes if 2 * vote.weight >= longest]
 
 
-def likeliest(
-    votes: Sequence[_Vote], count: int, chance: float, trees: bool
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def likeliest_chain(votes: Sequence[_Vote], count: int, chance: float) -> list[int]:
+    """likeliest() where each token hangs on the one before it: what follows the places is read once."""
+    runs = [
+        (vote.text.following(vote.place, min(count, vote.text.count - vote.place)), vote.weight)
+        for vote in votes
+    ]
+    tokens: list[int] = []
+    reached = 1.0
+    while runs and len(tokens) < count:
+        depth, first, total = len(tokens), runs[0][0], 1
+        alike = True
+        for run, weight in runs:
+            total += weight
+            alike = alike and run == first
+        if alike:  # as most are: nobody has to be counted any more
+            for token in first[depth:]:
+                reached = reached * (total - 1) / total
+                if reached < chance:
+                    break
+                tokens.append(token)
+            break
+        said: dict[int, int] = {}
+        for run, weight in runs:
+            if depth < len(run):
+                said[run[depth]] = said.get(run[depth], 0) + weight
+        token = min(said, key=lambda each: (-said[each], each))
+        reached = reached * said[token] / total
+        if reached < chance:
+            break
+        tokens.append(token)
+        runs = [(run, weight) for run, weight in runs if depth < len(run) and run[depth] == token]
+    return tokens
+
+
+def likeliest(votes: Sequence[_Vote], count: int, chance: float) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Tokens [N] and parents [N] of a draft, N <= count: the tokens likeliest to be generated, best first.
 
     Args:
-        chance: that a token must have. trees: otherwise each token hangs on the one before it.
+        chance: that a token must have.
     """
     tokens: list[int] = []
     parents: list[int] = []
@@ -217,10 +254,7 @@ def likeliest(
     parent, reached, depth = -1, 1.0, [0]  # depth of each node of the draft, the row's last token's first
     here: Sequence[_Vote] = votes
     while len(tokens) < count:
-        grown = _children(here, depth[parent + 1], reached, parent)
-        if not trees:
-            heap.clear()
-        for child in grown:
+        for child in _children(here, depth[parent + 1], reached, parent):
             heapq.heappush(heap, child)
         if not heap or -heap[0][0] < chance:
             break

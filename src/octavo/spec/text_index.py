@@ -7,8 +7,9 @@ Runs of tokens of a few lengths (levels) are hashed. For each level a table of c
 latest place of such a run, and from each place to the one before it. Different runs may share a chain, so who
 follows it compares the tokens. Nothing is ever moved or searched as a whole:
 
-- a token that is appended writes one number for each level and two hashes' worth of arithmetic; many are
-  appended in a few array operations, so who does not look up keeps tokens back and saves the host's time;
+- a token that is appended writes two numbers for each level. A hash is a sum of tokens, each times a power of
+  one number, so one pass over the text's end gives those of all runs that end there; many are appended in a
+  few array operations, so who does not look up keeps tokens back and saves the host's time;
 - a lookup follows at most STEPS places of a chain and compares at most `longest` tokens at each;
 - the tables double while they grow, and each doubling chains all tokens anew in a few array operations; at
   `capacity` they stop, and each further token takes the place of the oldest one.
@@ -61,6 +62,7 @@ class TextIndex:
         self.levels = tuple(levels)
         self.count = self.first = 0
         self.keys = [0] * len(self.levels)
+        self._powers = [(length, pow(_PRIME, length, _BITS + 1)) for length in self.levels]
         self._capacity = _power_of_two(capacity)
         self._allocate(min(SMALLEST, self._capacity))
 
@@ -82,33 +84,17 @@ class TextIndex:
     # --- growing ----------------------------------------------------------------------------------
 
     def append(self, token: int) -> None:
-        if len(self) >= self._size < self._capacity:
-            self._rebuild(self.tail(len(self)))
-        count, mask, tokens = self.count, self._mask, self._tokens
-        tokens[count & mask] = token
-        self.count = place = count + 1
-        self.first = max(self.first, place - self._size)
-        known = place - self.first
-        run, length = 0, 0
-        for level, wanted in enumerate(self.levels):
-            if known < wanted:
-                break
-            while length < wanted:  # the hash of a longer run goes on from the shorter one's
-                run = ((run ^ (tokens[(count - length) & mask] & _BITS)) * _PRIME) & _BITS
-                length += 1
-            self.keys[level] = run
-            chain = self._chain(run)
-            latest = self._latest[level]
-            self._earlier[level][count & mask] = latest[chain]
-            latest[chain] = place
+        self.extend((token,))
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append many: in array operations where they are more than a few."""
+        """Append many: in array operations where they are more than a few, or a table has to grow."""
         new = len(tokens)
-        if new <= _FEW:
-            for token in tokens:
-                self.append(token)
-        elif 8 * new > len(self) or (len(self) + new > self._size < self._capacity):
+        too_small = len(self) + new > self._size < self._capacity
+        if not new:
+            return
+        if new <= _FEW and not too_small:
+            self._append_few(tokens)
+        elif too_small or 8 * new > len(self):
             self._rebuild([*self.tail(len(self)), *tokens], new)
         else:
             self._append_all(tokens)
@@ -130,6 +116,31 @@ class TextIndex:
         np.frombuffer(self._tokens, np.int32)[np.arange(self.first, self.count) & self._mask] = held
         self._chain_last(held, size)
 
+    def _append_few(self, tokens: Sequence[int]) -> None:
+        """Append at least one, one by one: array operations cost more for a few than they save."""
+        tail, mask, shift = self.tail(self.levels[-1]), self._mask, self._shift
+        place = self.count
+        held, begin = len(tail), place - len(tail)
+        for token in tokens:
+            self._tokens[place & mask] = token
+            place += 1
+        run, sums = 0, [0]  # of all tokens up to each: a run's hash is its end's sum less that before it
+        for token in (*tail, *tokens):
+            run = (run * _PRIME + token * _SPREAD) & _BITS
+            sums.append(run)
+        for level, (length, power) in enumerate(self._powers):
+            if min(len(sums) - 1, self._size) < length:
+                break
+            latest, earlier = self._latest[level], self._earlier[level]
+            for end in range(max(length, held + 1), len(sums)):
+                run = (sums[end] - sums[end - length] * power) & _BITS
+                chain = run >> shift
+                earlier[(begin + end - 1) & mask] = latest[chain]
+                latest[chain] = begin + end
+            self.keys[level] = run
+        self.count = place
+        self.first = max(self.first, place - self._size)
+
     def _append_all(self, tokens: Sequence[int]) -> None:
         """Append tokens for which no table has to grow."""
         begin, new = self.count, len(tokens)
@@ -141,21 +152,21 @@ class TextIndex:
     def _chain_last(self, tokens: I32, new: int) -> None:
         """Chain the runs that end at the last `new` of these tokens, which are the text's last ones."""
         size = len(tokens)
-        run, length = np.zeros(size, np.uint64), 0
-        bits = tokens.astype(np.int64).astype(np.uint64) & np.uint64(_BITS)
+        run, length, power = np.zeros(size, np.uint64), 0, 1
+        bits = tokens.astype(np.int64).astype(np.uint64) * np.uint64(_SPREAD) & np.uint64(_BITS)
         for level, wanted in enumerate(self.levels):
             if size < wanted:
                 break
             while length < wanted:  # run[i]: of the tokens that end at i; the first ones have no whole run
-                run[length:] = (run[length:] ^ bits[: size - length]) * np.uint64(_PRIME) & np.uint64(_BITS)
-                length += 1
+                run[length:] = (run[length:] + bits[: size - length] * np.uint64(power)) & np.uint64(_BITS)
+                power, length = power * _PRIME & _BITS, length + 1
             self.keys[level] = int(run[-1])
             begin = max(wanted - 1, size - new)
             self._chain_all(level, run[begin:], self.count - size + begin + 1)
 
     def _chain_all(self, level: int, runs: U64, place: int) -> None:
         """Chain the runs with these hashes, whose places are this one and those that follow."""
-        chains = ((runs * np.uint64(_SPREAD) & np.uint64(_BITS)) >> np.uint64(self._shift)).astype(np.int64)
+        chains = (runs >> np.uint64(self._shift)).astype(np.int64)
         order = np.argsort(chains, kind="stable")  # a chain's places together, in their order
         ordered = chains[order]
         same = ordered[1:] == ordered[:-1]
@@ -168,7 +179,7 @@ class TextIndex:
         latest[ordered[last]] = places[last]
 
     def _chain(self, run: int) -> int:
-        return (run * _SPREAD & _BITS) >> self._shift
+        return run >> self._shift
 
     # --- looking up -------------------------------------------------------------------------------
 
@@ -207,11 +218,14 @@ class TextIndex:
 
     def _matches(self, level: int, place: int, tail: Sequence[int]) -> Iterator[Match]:
         tokens, mask, least = self._tokens, self._mask, self.levels[level]
-        earlier, first = self._earlier[level], self.first
+        earlier, first, size, known = self._earlier[level], self.first, self._size, len(tail)
+        whole = None if SEPARATOR in tail else array("i", tail)
         for _ in range(STEPS):
             if place <= first:
                 return
-            length, most = 0, min(len(tail), place - first)
+            length, most, begin = 0, min(known, place - first), (place - known) & mask
+            if most == known and begin + known <= size and tokens[begin : begin + known] == whole:
+                length = most  # as in a long copy: compared at once
             while length < most and tokens[(place - 1 - length) & mask] == tail[-1 - length] != SEPARATOR:
                 length += 1
             if length >= least and self.token(place) != SEPARATOR:
