@@ -130,13 +130,16 @@ def test_drafts_that_are_rejected_change_nothing(depth: int) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2])
 def test_the_short_way_plans_what_the_long_one_plans(depth: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where all drafts fit into pages that their rows have, no plan is built piece by piece."""
+    """Where all drafts fit into pages that their rows have, or one row's are free, no plan is built piece by
+    piece."""
     joined: list[int] = []
+    grown: list[bool] = []
     join, drafted = Drafts.join, 0
 
-    def counted(self: Drafts, flight: Any) -> None:
+    def counted(self: Drafts, flight: Any, kv: KVManager) -> None:
         joined.append(len(self.waiting))
-        join(self, flight)
+        join(self, flight, kv)
+        grown.append(any(step.pages for step in flight.plan.steps))
 
     monkeypatch.setattr(Drafts, "join", counted)
     for seed in range(40):
@@ -148,6 +151,7 @@ def test_the_short_way_plans_what_the_long_one_plans(depth: int, monkeypatch: py
         assert short.h.executor.plans == long.h.executor.plans, seed
         drafted += sum(any(step.drafts for step in plan.steps) for plan in short.h.executor.plans)
     assert 20 < len(joined) < drafted
+    assert 20 < sum(grown) < len(joined)
 
 
 ROOMY: dict[str, Any] = {

@@ -19,6 +19,8 @@ class DiskPrefixes(DiskTier):
     A fetch is held for a waiting request (`waiting`), and from its entry on for the step that reads it.
     """
 
+    saves = True
+
     def __init__(self, file: PageFile, kv: KVManager) -> None:
         super().__init__(file)
         self._kv = kv

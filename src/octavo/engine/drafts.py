@@ -30,20 +30,31 @@ class Drafts(DraftBook):
         if tokens := result.drafts.get(row, ())[:most]:
             self.waiting[request] = tokens, result.parents.get(row, ())[:most]
 
-    def fits(self, running: Sequence[Request], config: SchedulerConfig, budget: int) -> bool:
+    def fits(self, running: Sequence[Request], kv: KVManager, config: SchedulerConfig, budget: int) -> bool:
         left = min(budget, config.max_sampled_rows or budget) - len(running)
+        grows = False
         for request, (tokens, _) in self.waiting.items():
             left -= len(tokens)
             end = request.kv.num_scheduled_tokens + 1 + len(tokens)
-            if end > len(request.kv.page_table) * config.page_size:
-                return False
+            missing = kv.pages_for(end) - len(request.kv.page_table)
+            if missing > 0:
+                # Whose turn it is to take pages, what their groups and what is to be saved before they are
+                # written the long way knows.
+                if grows or kv.groups or kv.disk.saves or missing > kv.pool.num_free:
+                    return False
+                grows = True
         return left >= 0
 
-    def join(self, flight: InFlight) -> None:
+    def join(self, flight: InFlight, kv: KVManager) -> None:
         for request, step in zip(flight.requests, flight.plan.steps, strict=True):
-            step.drafts, step.parents = self.waiting.get(request, ((), ()))
+            if (draft := self.waiting.get(request)) is None:
+                continue
+            step.drafts, step.parents = draft
             step.count += len(step.drafts)
-            request.kv.num_scheduled_tokens += len(step.drafts)
+            end = request.kv.num_scheduled_tokens + len(step.drafts)
+            request.kv.num_scheduled_tokens = end
+            if end > len(request.kv.page_table) * kv.page_size:
+                step.pages = kv.grow_if_free(request, end)
         self.waiting.clear()
 
     def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:

@@ -35,11 +35,12 @@ class DraftBook:
     def propose(self, request: Request, result: StepResult, row: int) -> None:
         """Keep what a result proposes for a request, of which nothing is in flight."""
 
-    def fits(self, running: Sequence[Request], config: SchedulerConfig, budget: int) -> bool:
-        """Whether a step of one token for each of these has room for all that is kept, in their pages."""
+    def fits(self, running: Sequence[Request], kv: KVManager, config: SchedulerConfig, budget: int) -> bool:
+        """Whether a step of one token for each of these has room for all that is kept, in their pages or, of
+        one of them, in free ones."""
         return False
 
-    def join(self, flight: InFlight) -> None:
+    def join(self, flight: InFlight, kv: KVManager) -> None:
         """Add all that is kept to such a step."""
 
     def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
@@ -151,10 +152,12 @@ class Scheduler:
         running, entering, flight = self.running, self.waiting and self._free_rows, None
         budget = self.budget.tokens(len(running)) if running and not entering else 0
         drafts = self.drafts if self.drafts.waiting else None
-        if 0 < len(running) <= budget and (drafts is None or drafts.fits(running, self.config, budget)):
+        if 0 < len(running) <= budget and (
+            drafts is None or drafts.fits(running, self.kv, self.config, budget)
+        ):
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
             if flight is not None and drafts is not None:
-                drafts.join(flight)
+                drafts.join(flight, self.kv)
         flight = flight or self._any_step(now)
         if flight is None:
             return None
