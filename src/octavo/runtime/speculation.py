@@ -258,25 +258,30 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         steps, logprobs = self._prompts(steps)
-        rejecting = self._speculation.rejecting
-        result = self._verified(step_id, steps) if not rejecting and self._plain(steps) else None
+        result = None if self._speculation.rejecting else self._verified(step_id, steps)
         if result is None:
             logits = self._program.replay(gather_drafted(steps, self._states))
             result = self._walk(step_id, walks_of(steps), self._drawing_from(logits))
         result.prompt_logprobs = logprobs
         return result
 
-    def _plain(self, steps: Sequence[RowStep]) -> bool:
-        """Every row verifies a chain after its last token, or decodes."""
-        return all(step.sample and step.count == len(step.drafts) + 1 and not step.parents for step in steps)
-
     def _verified(self, step_id: int, steps: Sequence[RowStep]) -> StepResult | None:
         """Compute, walk and append in one call of the backend; None, and nothing done, where some row asks
-        for more than its numbers."""
-        rows, starts = [step.row for step in steps], [step.start for step in steps]
-        if self._decoding is None or self._samplings.others(rows, starts) is not None:
+        for more than its numbers, or neither verifies a chain after its last token nor decodes."""
+        if self._decoding is None:
             return None
-        drawn = self._decoding.decoder.verify(rows, starts, [step.drafts for step in steps])
+        rows: list[int] = []
+        starts: list[int] = []
+        drafts: list[tuple[int, ...]] = []
+        for step in steps:
+            if not step.sample or step.parents or step.count != len(step.drafts) + 1:
+                return None
+            rows.append(step.row)
+            starts.append(step.start)
+            drafts.append(step.drafts)
+        if self._samplings.others(rows, starts) is not None:
+            return None
+        drawn = self._decoding.decoder.verify(rows, starts, drafts)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
         for row, found in zip(rows, drawn, strict=True):

@@ -113,7 +113,9 @@ class CostTable:
         if seconds <= 0 or table <= 0:
             return
         self._step += 1
-        size = self._sizes.setdefault(_size(load), _Size())
+        at = bucket(load.tokens), bucket(load.sampled)
+        if (size := self._sizes.get(at)) is None:
+            size = self._sizes[at] = _Size()
         left = size.left(self._step)
         differs = size.mean * left
         size.count = size.count * left + 1
@@ -155,13 +157,12 @@ class _Curve(dict[int, float]):
         return max(values[at - 1] + slope * (count - counts[at - 1]), 0.0)
 
 
-def _size(load: Load) -> tuple[int, int]:
-    """Steps that are remembered together. The table knows its steps; what is learned is how it is off there,
-    and the fewer sizes there are, the less a single bad moment says, or a good one."""
-    return bucket(load.tokens), bucket(load.sampled)
-
-
 @lru_cache(maxsize=1024)
 def bucket(count: int) -> int:
-    """1, 2, 3 and 4 alone, then by half octaves: 5 and 6, 7 and 8, 9 to 12, 13 to 16, ..."""
+    """1, 2, 3 and 4 alone, then by half octaves: 5 and 6, 7 and 8, 9 to 12, 13 to 16, ...
+
+    Steps with equal ones, of tokens and of sampled rows, are remembered together. The table knows its steps;
+    what is learned is how it is off there, and the fewer sizes there are, the less a single bad moment says,
+    or a good one.
+    """
     return count if count <= 4 else 4 + math.ceil(2 * math.log2(count / 4) - 1e-9)
