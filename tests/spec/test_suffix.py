@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from octavo.spec import Begin, Proposer, Wanted, method
-from octavo.spec.suffix import ENOUGH, LEVELS, Answers, _Vote, likeliest
+from octavo.spec.suffix import ENOUGH, LEVELS, Answers, _Vote, likeliest_chain
 from octavo.spec.text_index import SEPARATOR, TextIndex, most_bytes
 from support.lines import lines_of
 
@@ -110,9 +110,8 @@ def test_chains_are_those_of_counted_votes(seed: int) -> None:
         text.extend([draw.randrange(3) for _ in range(30)])
         votes = [_Vote(text, draw.randint(2, 30), draw.randint(2, 40)) for _ in range(draw.randint(1, 4))]
         count, chance = draw.randint(1, 9), draw.choice([0.05, 0.3, 0.6])
-        tokens, parents = likeliest(votes, count, chance, False)
-        assert list(tokens) == likely_chain(votes, count, chance)
-        assert parents == tuple(range(-1, len(tokens) - 1))
+        tokens = likeliest_chain(votes, count, chance)
+        assert tokens == likely_chain(votes, count, chance)
         lengths.add(len(tokens))
     assert lengths == set(range(10))
 
