@@ -35,7 +35,9 @@ def ask(given: EdgeRules, method: str, headers: dict[str, str], path: str = CHAT
         await edge({**scope, "http_version": "1.1"}, receive, send)
 
     body = HI if method == "POST" else None
-    return asyncio.run(call(over_http, method, path, body, headers={"host": "127.0.0.1:8000", **headers}))
+    kind = {} if body else {"content-type": ""}  # browsers send none where there is no body
+    headers = {"host": "127.0.0.1:8000", **kind, **headers}
+    return asyncio.run(call(over_http, method, path, body, headers=headers))
 
 
 def granted(reply: Reply) -> bool:

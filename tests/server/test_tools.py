@@ -113,6 +113,31 @@ def test_a_call_that_is_cut_comes_as_far_as_it_was_written(
     assert reason == "length"
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_text_amid_a_call_is_no_call_to_be_made(
+    app: FastAPI, engine: FakeEngine, stream: bool
+) -> None:
+    """What was written of it comes, and the reason is the stop, not tool_calls."""
+    engine.reply = '[{"name": "weather", "arguments": {"'
+    reply = ask(app, tool_choice="required", stream=stream)
+    reason = streamed(reply)[1] if stream else reply.json()["choices"][0]["finish_reason"]
+    assert reason == "stop"
+
+
+@pytest.mark.parametrize(("given", "taken"), [({}, False), ({"parameters": {}}, True)])
+def test_a_function_without_parameters_takes_none(
+    app: FastAPI, engine: FakeEngine, given: dict[str, Any], taken: bool
+) -> None:
+    tools = [{"type": "function", "function": {"name": "now", **given}}]
+    engine.reply = '[{"name": "now", "arguments": {}}]'
+    assert ask(app, tools=tools, tool_choice="required").status == 200
+    wanted = engine.calls[0].params.structured_outputs
+    assert wanted is not None
+    judge = jsonschema.Draft202012Validator(wanted.json)
+    assert judge.is_valid([{"name": "now", "arguments": {}}])
+    assert judge.is_valid([{"name": "now", "arguments": {"time": 1}}]) is taken
+
+
 def test_a_named_tool_is_the_only_one(app: FastAPI, engine: FakeEngine) -> None:
     engine.reply = '[{"name": "now", "arguments": {}}]'
     choice = ask(app, tool_choice={"type": "function", "function": {"name": "now"}}).json()["choices"][0]

@@ -118,3 +118,13 @@ def test_what_differs_in_a_reference_alone_is_not_the_same(make: ConstraintCompi
     constraint, judge = compiled(make, json=schema), jsonschema.Draft202012Validator(schema)
     for each in ({"a": {"v": None}}, {"b": {"v": True}}, {"a": {"v": True}}, {"b": {"v": None}}):
         assert reachable(constraint, each) is judge.is_valid(each), each
+
+
+@pytest.mark.parametrize(
+    "pattern", [r"^\p{Lu}{2}$", r"^[\p{Lu}]{2}$", r"^\p{Uppercase_Letter}{2}$", r"^\P{Ll}{2}$"]
+)
+def test_classes_of_unicode_keep_their_braces(make: ConstraintCompiler, pattern: str) -> None:
+    constraint = compiled(make, json={"type": "string", "pattern": pattern})
+    assert reachable(constraint, "AB")
+    assert not reachable(constraint, "ab")
+    assert not reachable(constraint, "ABC")

@@ -136,10 +136,11 @@ class Edge:
                 check_origin(headers)
         kind = headers.get(b"content-type", b"").partition(b";")[0].strip().lower()
         # A page can also post a body of no type, unasked; programs that do send no Origin.
-        if not asks and (kind in SIMPLE_TYPES or (not kind and b"origin" in headers)):
+        sends = not asks and scope["method"] != "OPTIONS"  # a preflight has neither a body nor a type
+        if sends and (kind in SIMPLE_TYPES or (not kind and b"origin" in headers)):
             raise ApiError(415, "send JSON: Content-Type: application/json", code="unsupported_media_type")
         # A small body may unpack into one without end. (What says utf-8 here, as some do, is not packed.)
-        if not asks and PACKED.search(headers.get(b"content-encoding", b"")):
+        if sends and PACKED.search(headers.get(b"content-encoding", b"")):
             message = "send the body as it is: Content-Encoding is not supported"
             raise ApiError(
                 415, message, code="unsupported_media_type", headers={"accept-encoding": "identity"}

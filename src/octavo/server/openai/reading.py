@@ -74,8 +74,8 @@ class Readers:
         return AnswerReader(splitter, parser)
 
     def finish_reason(self, reason: str | None, reader: AnswerReader) -> str | None:
-        """OpenAI's: tool_calls where the model chose to call."""
-        calls = reader.num_calls > 0 and not self.use.named
+        """OpenAI's: tool_calls where the model chose to call, and no stop text has ended it amid a call."""
+        calls = reader.num_calls > 0 and not self.use.named and not reader.is_cut
         return "tool_calls" if reason == "stop" and calls else reason
 
 
@@ -105,11 +105,15 @@ class AnswerDelta:
 
 
 class AnswerReader:
-    """Reads one completion's text: feed() its pieces, the last one with finish_reason."""
+    """Reads one completion's text: feed() its pieces, the last one with finish_reason.
+
+    Attributes:
+        num_calls: so far. is_cut: the last one ends before its arguments do.
+    """
 
     def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
         self._splitter, self._parser = splitter, parser
-        self.num_calls = 0
+        self.num_calls, self.is_cut = 0, False
 
     def feed(self, text: str, reason: str | None) -> AnswerDelta:
         part, last, unclosed = AnswerDelta(content=text), reason is not None, ""
@@ -127,6 +131,7 @@ class AnswerReader:
                 part.content, calls = part.content + end.text, calls + end.calls
             part.calls = [(f"call_{new_call_id()}", call) for call in calls]
             self.num_calls += len(calls)
+            self.is_cut = self.is_cut or any(call.cut for call in calls)
             if unclosed:  # what is no call there is reasoning
                 part.reasoning, part.content = part.reasoning + part.content.rstrip(), ""
         return part

@@ -17,6 +17,8 @@ from octavo.server.tools.closed import closed
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
+_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
+"""What a function without parameters takes, as OpenAI has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,8 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
         name = function["name"]
         if name in schemas:  # calls are told apart by name alone
             raise InvalidRequestError(f"tools: two functions are called {name!r}", "tools")
-        schemas[name] = function.get("parameters") or _ANY_OBJECT
+        given_parameters = function.get("parameters")
+        schemas[name] = _NO_ARGUMENTS if given_parameters is None else given_parameters or _ANY_OBJECT
         if function.get("strict"):
             strict.add(name)
     given = tuple(dict(tool) for tool in tools)

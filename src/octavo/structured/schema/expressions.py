@@ -20,7 +20,9 @@ from octavo.structured.schema.expression_nodes import NONE, NothingError, Unread
 from octavo.structured.schema.expression_reader import Reader, read, splits
 from octavo.structured.schema.expression_writer import written
 
-_TOKEN = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*+\]|\{[0-9]*,?[0-9]*\}|\(\?<?[=!]|.", re.DOTALL)
+_TOKEN = re.compile(
+    r"\\[pP]\{[^{}]*\}|\\.|\[\^?(?:\\.|[^\]\\])*+\]|\{[0-9]*,?[0-9]*\}|\(\?<?[=!]|.", re.DOTALL
+)
 _LOOKS = frozenset(["(?=", "(?!", "(?<=", "(?<!", r"\b", r"\B"])
 _COUNT = re.compile(r"\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\}")
 
