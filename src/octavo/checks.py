@@ -35,9 +35,7 @@ def items(name: str, kind: str, values: Iterable[Any] | None) -> tuple[Any, ...]
 
 def are_ids(values: Sequence[object]) -> bool:
     """All are integers from 0 on. (Of hundreds of thousands this is asked several times.)"""
-    if not set(map(type, values)) <= {int}:
-        return False
-    return min(cast(Sequence[int], values), default=0) >= 0
+    return set(map(type, values)) <= {int} and min(cast(Sequence[int], values), default=0) >= 0
 
 
 def is_int(value: object) -> bool:

@@ -36,8 +36,7 @@ class DraftBook:
         """Keep what a result proposes for a request, of which nothing is in flight."""
 
     def fits(self, running: Sequence[Request], kv: KVManager, config: SchedulerConfig, budget: int) -> bool:
-        """Whether a step of one token for each of these has room for all that is kept, in their pages or, of
-        one of them, in free ones."""
+        """Whether a step of one token for each has room for all that is kept, one row's in free pages."""
         return False
 
     def join(self, flight: InFlight, kv: KVManager) -> None:
@@ -152,9 +151,8 @@ class Scheduler:
         running, entering, flight = self.running, self.waiting and self._free_rows, None
         budget = self.budget.tokens(len(running)) if running and not entering else 0
         drafts = self.drafts if self.drafts.waiting else None
-        if 0 < len(running) <= budget and (
-            drafts is None or drafts.fits(running, self.kv, self.config, budget)
-        ):
+        room = drafts is None or drafts.fits(running, self.kv, self.config, budget)
+        if room and 0 < len(running) <= budget:
             flight = decode_step(self._next_step, self._freed, running, self.config.page_size)
             if flight is not None and drafts is not None:
                 drafts.join(flight, self.kv)

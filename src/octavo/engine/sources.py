@@ -64,13 +64,9 @@ class SwapSpace:
 
 
 class Tier:
-    """What is below the prefix cache: here nothing. DiskPrefixes is the tier with a file.
+    """What is below the prefix cache: here nothing. DiskPrefixes is the tier with a file."""
 
-    Attributes:
-        saves: next_saves() may bring some.
-    """
-
-    saves = False
+    saves = False  # next_saves() may bring some
     query_tokens = hit_tokens = 0
 
     def ready(self, request: Request) -> bool:

@@ -21,6 +21,7 @@ import termios
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 
 import h11
 import uvicorn
@@ -400,10 +401,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept."""
-
-        def make(address: str) -> Connection:
-            return Connection(self.connections, address, self.config, self.server_state)
-
+        make = partial(Connection, self.connections, config=self.config, state=self.server_state)
         acceptor = Acceptor(self._listener, self.connections, make, self._tls)
         self.servers = [acceptor]  # type: ignore[list-item]  # it has what uvicorn calls
         acceptor.start()

@@ -105,15 +105,11 @@ class AnswerDelta:
 
 
 class AnswerReader:
-    """Reads one completion's text: feed() its pieces, the last one with finish_reason.
-
-    Attributes:
-        num_calls: so far. is_cut: the last one ends before its arguments do.
-    """
+    """Reads one completion's text: feed() its pieces, the last one with finish_reason."""
 
     def __init__(self, splitter: ReasoningSplitter | None, parser: ToolParser | None) -> None:
         self._splitter, self._parser = splitter, parser
-        self.num_calls, self.is_cut = 0, False
+        self.num_calls, self.is_cut = 0, False  # cut: the last call ends before its arguments do
 
     def feed(self, text: str, reason: str | None) -> AnswerDelta:
         part, last, unclosed = AnswerDelta(content=text), reason is not None, ""

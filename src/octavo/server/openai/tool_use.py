@@ -17,8 +17,7 @@ from octavo.server.tools.closed import closed
 MAX_TOOLS = 128
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 _ANY_OBJECT: dict[str, Any] = {"type": "object"}
-_NO_ARGUMENTS: dict[str, Any] = {"type": "object", "properties": {}, "additionalProperties": False}
-"""What a function without parameters takes, as OpenAI has it."""
+_NO_ARGUMENTS = {**_ANY_OBJECT, "properties": {}, "additionalProperties": False}  # without parameters
 
 
 @dataclass(frozen=True, slots=True)
