@@ -14,6 +14,7 @@ import statistics
 import time
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
@@ -67,8 +68,9 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
     measure(scheduler, 5)
     if with_prompt:
         # The prompt goes on at its slowest pace beside the decodes, whatever this machine would allow.
-        scheduler.budget.tokens = lambda num_decoding: num_decoding + 16  # type: ignore[method-assign]  # on purpose
         scheduler.add(request(running, list(range(8000))))
+        with mock.patch.object(scheduler.budget, "tokens", lambda num_decoding: num_decoding + 16):
+            return measure(scheduler, steps)
     return measure(scheduler, steps)
 
 

@@ -18,7 +18,7 @@ import uuid
 from collections.abc import Sequence
 from email.message import Message
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from distributions import ROOT, RUNTIME, WHEEL, Locked, closure, project, read_lock, runtime_requirements
 
@@ -65,7 +65,7 @@ def component(locked: Locked, installed: bool) -> dict[str, Any]:
             raise ValueError(
                 f"{locked.name} {metadata['Version']} is installed, {locked.version} locked: make env"
             )
-        if told := licences(metadata):  # type: ignore[arg-type]  # it is a Message, which its protocol hides
+        if told := licences(cast(Message, metadata)):  # which it is: its type is a protocol of less
             found["licenses"] = told
     # Of each wheel that may be installed: CycloneDX's own field is for the hash of one file.
     found["properties"] = [{"name": "octavo:lock:sha256", "value": digest} for digest in locked.hashes]

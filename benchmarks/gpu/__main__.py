@@ -11,7 +11,6 @@ network, and weights only for the check of a real model's text (--model, whole o
 from __future__ import annotations
 
 import argparse
-import datetime
 import itertools
 import json
 import os
@@ -148,7 +147,7 @@ def origin(device: str, words: Sequence[str]) -> dict[str, Any]:
     import triton
 
     facts: dict[str, Any] = {
-        "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),  # noqa: UP017 - 3.10 too
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S+00:00", time.gmtime()),
         **commit(),
         "command": f"PYTHONPATH=src:benchmarks python3 -m gpu {shlex.join(words)}".rstrip(),
         "python": platform.python_version(),

@@ -21,7 +21,7 @@ def index_finds_what_a_search_finds(module: Any) -> None:
     index, text = module.TextIndex((2,), 128), list[int]()
     for _ in range(600):
         text.append(draw.choice([1, 2, 3, 4, 5, 6, module.SEPARATOR]))
-        index.append(text[-1])
+        index.extend((text[-1],))
         tail = index.tail(6)
         for place, length in index.matches(index.keys, tail):
             assert place > len(text) - 128
@@ -37,7 +37,7 @@ def many_are_appended_as_one_by_one(module: Any) -> None:
         for start in range(0, len(text), count):
             many.extend(text[start : start + count])
             for token in text[start : start + count]:
-                one.append(token)
+                one.extend((token,))
             tail = one.tail(9)
             assert list(one.matches(one.keys, tail)) == list(many.matches(many.keys, tail))
 

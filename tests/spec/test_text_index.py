@@ -36,7 +36,7 @@ def test_it_finds_what_a_search_finds(levels: tuple[int, ...], vocabulary: int, 
     index = TextIndex(levels, 4096)
     index.extend(text[:at_once])
     for end in range(at_once, len(text)):
-        index.append(text[end])
+        index.extend((text[end],))
         tail = index.tail(12)
         assert tail == text[max(end - 11, 0) : end + 1]
         found = list(index.matches(index.keys, tail))
@@ -56,7 +56,7 @@ def test_however_a_text_comes_it_is_indexed_alike(chunk: int) -> None:
     text = text_of(3000, 20)
     one, many = TextIndex((2, 4), 8192), TextIndex((2, 4), 8192)
     for token in text:
-        one.append(token)
+        one.extend((token,))
     for start in range(0, len(text), chunk):
         many.extend(text[start : start + chunk])
     assert (one.count, one.keys, one.tail(3000)) == (many.count, many.keys, many.tail(3000))
@@ -86,7 +86,7 @@ def test_places_keep_their_numbers_while_tables_grow() -> None:
     index = TextIndex((2,), 1 << 16)
     text = text_of(10 * SMALLEST, 1000)
     for place, token in enumerate(text):
-        index.append(token)
+        index.extend((token,))
         assert index.token(place) == token
     assert [index.token(place) for place in range(len(text))] == text
 
@@ -113,7 +113,7 @@ def test_a_text_is_looked_up_in_another_one() -> None:
     other.extend([8, 1, 2, 3, 4, 5, SEPARATOR])
     own.extend([7, 1, 2, 3, 4])
     assert list(other.matches(own.keys, own.tail(16))) == [(5, 4)]
-    own.append(5)  # what follows there is a separator
+    own.extend((5,))  # what follows there is a separator
     assert list(other.matches(own.keys, own.tail(16))) == []
 
 
@@ -125,7 +125,7 @@ def test_lines_of_a_token_do_not_grow_with_the_text(vocabulary: int) -> None:
 
         def grow() -> None:
             for token in text_of(64, vocabulary, seed=1):
-                index.append(token)
+                index.extend((token,))
                 list(index.matches(index.keys, index.tail(24)))
 
         return lines_of(grow)

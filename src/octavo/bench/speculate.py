@@ -91,9 +91,8 @@ class Answering(Driver):
                     raise OctavoError(f"a request failed: {update.stop_reason}")
                 tokens += len(update.tokens)
                 drawn[update.request_id] += [token.token_id for token in update.tokens]
-            steps.append(
-                (now - before, tokens, counts.draft_tokens - known)
-            )  # little: it counts as the host's
+            # No Verified yet: what is done between steps counts as the host's time.
+            steps.append((now - before, tokens, counts.draft_tokens - known))
             before = now
             if not begun and all(drawn.values()):
                 begun = len(steps)

@@ -328,8 +328,7 @@ class _Fetch:
         class Counter(tqdm):
             def __init__(self, *args: Any, **kwargs: Any) -> None:
                 kwargs.pop("name", None)
-                kwargs["disable"] = True
-                super().__init__(*args, **kwargs)  # type: ignore[no-untyped-call]  # tqdm has no types
+                super().__init__(*args, **{**kwargs, "disable": True})  # type: ignore[no-untyped-call]  # tqdm has no types
                 self._so_far = int(kwargs.get("initial") or 0)
 
             def update(self, n: float | None = 1) -> bool | None:

@@ -252,7 +252,7 @@ def _with_flags(
 
         parameters = [*own[:place], *flags, *own[place:]]
         # Typer shows parameters in the signature's order.
-        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # made here
+        command.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # functions have none
         command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         del command.__wrapped__  # or typer would look there instead
         return command

@@ -155,12 +155,12 @@ def described_of(target: Target, memory: float) -> Described | None:
         raise InvalidRequestError(
             f"how much memory {known.name} has is no matter of its maker: --memory GiB says it"
         )
-    changes = {
-        "memory": int(memory * GIB) or known.memory,
-        "bandwidth": target.bandwidth * 1e9 or known.bandwidth,
-        "flops": target.flops * 1e12 or known.flops,
-    }
-    return dataclasses.replace(known, **changes)  # type: ignore[arg-type]  # an int and two floats
+    return dataclasses.replace(
+        known,
+        memory=int(memory * GIB) or known.memory,
+        bandwidth=target.bandwidth * 1e9 or known.bandwidth,
+        flops=target.flops * 1e12 or known.flops,
+    )
 
 
 def speeds_of(

@@ -81,12 +81,12 @@ class _StepTimes:
         self._execute = self._runner.execute
         self._plans: list[StepPlan] = []
         # The engine holds this very runner, so it is listened to in its place.
-        self._runner.execute = self._note  # type: ignore[method-assign]  # until stop()
+        self._runner.execute = self._note  # type: ignore[method-assign]  # listened to until stop()
 
     def _note(self, plan: StepPlan) -> StepResult:
         self._plans.append(plan)
         return self._execute(plan)
 
     def stop(self) -> list[StepPlan]:
-        self._runner.execute = self._execute  # type: ignore[method-assign]  # put back
+        self._runner.execute = self._execute  # type: ignore[method-assign]  # as it was
         return self._plans

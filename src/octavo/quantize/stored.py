@@ -127,7 +127,7 @@ class NamingLoader(Loader):
     read: Callable[[str], F32]
 
     def __init__(self, checkpoint: Checkpoint, *rest: object) -> None:
-        super().__init__(checkpoint, *rest)  # type: ignore[arg-type]  # passed on
+        super().__init__(checkpoint, *rest)  # type: ignore[arg-type]  # whatever the base takes
         self.matrices: dict[str, tuple[tuple[int, int], Use]] = {}
         self.placed: dict[str, Placed] = {}
         self.vectors: dict[str, str] = {}
@@ -211,7 +211,7 @@ def load_stored(
 
     class Loading(NamingLoader):
         def __init__(self, *arguments: object) -> None:
-            super().__init__(*arguments)  # type: ignore[arg-type]  # passed on
+            super().__init__(*arguments)  # type: ignore[arg-type]  # whatever the base takes
             self.read = read
             kept.append(self)
 

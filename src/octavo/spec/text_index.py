@@ -83,9 +83,6 @@ class TextIndex:
 
     # --- growing ----------------------------------------------------------------------------------
 
-    def append(self, token: int) -> None:
-        self.extend((token,))
-
     def extend(self, tokens: Sequence[int]) -> None:
         """Append many: in array operations where they are more than a few, or a table has to grow."""
         new = len(tokens)
@@ -178,9 +175,6 @@ class TextIndex:
         last = np.append(~same, True)
         latest[ordered[last]] = places[last]
 
-    def _chain(self, run: int) -> int:
-        return run >> self._shift
-
     # --- looking up -------------------------------------------------------------------------------
 
     def tail(self, count: int) -> list[int]:
@@ -204,7 +198,7 @@ class TextIndex:
             tail: its last tokens; a match is at most as long.
         """
         for level in range(len(self.levels) - 1, -1, -1):
-            place = self._latest[level][self._chain(keys[level])]
+            place = self._latest[level][keys[level] >> self._shift]
             if place == self.count:  # of this text itself the chain begins at the end
                 place = self._earlier[level][(place - 1) & self._mask]
             if place <= self.first or len(tail) < self.levels[level]:  # mostly: such a run was never there

@@ -59,7 +59,8 @@ class Lane:
         """Start the copy, on the current stream, and turn to the other side."""
         self._device.copy_(self._hosts[self._turn][0], non_blocking=True)
         if self._cuda:
-            event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
+            make: Any = torch.cuda.Event  # torch has no types for it
+            event = make()
             event.record()
             self._sent[self._turn] = event
         self._turn = 1 - self._turn

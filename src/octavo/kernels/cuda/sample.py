@@ -326,7 +326,8 @@ class Copied:
             host.copy_(each, non_blocking=True)
         self._event: Any = None
         if cuda:
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no types for it
+            make: Any = torch.cuda.Event  # torch has no types for it
+            self._event = make()
             self._event.record()
 
     def result(self) -> Drawn:

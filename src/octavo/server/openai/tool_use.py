@@ -96,8 +96,8 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
         name = function["name"]
         if name in schemas:  # calls are told apart by name alone
             raise InvalidRequestError(f"tools: two functions are called {name!r}", "tools")
-        given_parameters = function.get("parameters")
-        schemas[name] = _NO_ARGUMENTS if given_parameters is None else given_parameters or _ANY_OBJECT
+        parameters = function.get("parameters")
+        schemas[name] = _NO_ARGUMENTS if parameters is None else parameters or _ANY_OBJECT
         if function.get("strict"):
             strict.add(name)
     given = tuple(dict(tool) for tool in tools)
