@@ -48,14 +48,16 @@ PARTLY = {
     "contains": "of one item, which is one of the first 4 where there is no maxItems of at most 16; with "
     "minContains and maxContains where it is true or {}",
     "dependencies": "not beside the keyword that it has become, of names or of schemas",
-    "exclusiveMaximum": "a number, or as in draft 4 a boolean",
-    "exclusiveMinimum": "a number, or as in draft 4 a boolean",
+    "exclusiveMaximum": "a number below 2^63 either way, or as in draft 4 a boolean",
+    "exclusiveMinimum": "a number below 2^63 either way, or as in draft 4 a boolean",
     "format": "the formats below; any other constrains nothing",
     "items": "a schema, or as up to draft 2019-09 a list of them",
     "maxProperties": f"beside optional properties where {MAX_ALTERNATIVES} choices of them fit at most, or "
     f"{MAX_SINGLE} of which one may come; beside patternProperties where no name matches twice",
+    "maximum": "below 2^63 either way",
+    "minimum": "below 2^63 either way",
     "minProperties": "as maxProperties, but for one more than the required ones",
-    "multipleOf": "one number for a place",
+    "multipleOf": "one number for a place, below 2^63",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items by one of the first; around additionalProperties, "
     "propertyNames and patternProperties by properties that are named, or (not propertyNames) if none of "
