@@ -133,7 +133,7 @@ def schemas_page() -> str:
         "",
         f"Formats: {code(sorted(FORMATS))}. Other formats, and words that no draft knows",
         "(`title`, `default`, `example`, `x-...`), are annotations and constrain nothing. `$recursiveRef` is",
-        "refused where `$schema` names 2019-09, `disallow`, `divisibleBy` and `extends` where it names draft 3.",
+        "refused where `$schema` names 2019-09; `disallow`, `divisibleBy`, `extends` where it names draft 3.",
     ]
     return "\n".join([*lines, ""])
 
