@@ -158,7 +158,7 @@ class DistinctMatcher:
         """(token, what tells it apart) of those that may have to be forbidden."""
         walk, texts = self._walk, self._vocabulary.quoted
         if not walk.nested:
-            yield from zip(ids, ids, strict=True)
+            yield from ((token, token) for token in ids)
             return
         if walk.at.mode not in _TEXTS or walk.at.text:
             opens = walk.at.mode is Mode.VALUE and walk.place.string

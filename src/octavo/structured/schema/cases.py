@@ -48,6 +48,7 @@ _COMBINES = (
 _PLAIN = (KINDS.keys() | {"type", "const", "enum"}) - {"dependentRequired"}
 """Words that a value has to satisfy by itself."""
 _INVOLVED = frozenset([*_COMBINES, "contains", "propertyNames"])
+"""Words that combine subschemas, or what is left out of them: the long way alone knows them."""
 _SIZES_AND_PATTERNS = frozenset(
     ["const", "enum", "maxProperties", "minProperties", "patternProperties", "unevaluatedProperties"]
 )
