@@ -1,14 +1,14 @@
 """What each number format costs a model on a text: perplexity, KL divergence, first choices, bits a weight.
 
-    .venv/bin/python benchmarks/formats.py --text FILE [--model smollm2] [--windows 40] [--speed] [--write]
+    .venv/bin/python benchmarks/formats.py --text FILE [--model smollm2] [--windows 40] [--write]
 
 The model is written as a GGUF file of 16 bits first (its weights widened, where they are quantized). Of it
 `octavo quantize` makes the others, and it is what --quantization rounds while it loads; types that Octavo
 only reads are made by llama.cpp, where it is there (--peer-python). Each is scored by the arithmetic of
 `octavo eval perplexity` beside the 16-bit file in float32, so its loss has both roundings in it, of weights
 and of activations; "f16" has neither, and "Q8_0, float32" that of weights alone: what Q8_0 loses beside it
-is what activations do. With --speed one stream decodes, too: tokens a second count on a
-machine that does nothing else. --plot FILE draws quality against size (.svg, .png, .html).
+is what activations do. --plot FILE draws quality against size (.svg,
+.png, .html). How fast they are is format_speed.py's.
 
 A K-quant is of rows of whole blocks of 256; of others llama.cpp and `octavo quantize` take the next larger
 type. Bits a weight say what was held.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -29,9 +28,7 @@ from typing import Any
 
 from harness import python_with, report, usable_cores, write
 
-from octavo.bench.driver import Driver
 from octavo.bench.report.writers import Report, write_all
-from octavo.bench.workload import random_prompts
 from octavo.checkpoints.sources import resolve
 from octavo.cli._progress import count_progress, saying
 from octavo.config import EngineConfig
@@ -50,7 +47,6 @@ INT8_LIMIT = 1.001
 """Perplexity over that of float32 of the same file, at most: of 8-bit weights made while the 16-bit file is
 loaded, and of a file of 8 bits."""
 REQUANTIZE = Path(__file__).parent / "peers" / "requantize.py"
-DECODED = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,21 +119,10 @@ def scored(forms: Sequence[Form], options: argparse.Namespace) -> list[Measured]
     return sorted(rows, key=lambda row: row.model == EXACT)
 
 
-def speed(form: Form, threads: int) -> float:
-    """Tokens a second of one stream after a short prompt: the median step."""
-    driver = Driver(str(form.path), threads=threads, max_num_seqs=1, **form.options)
-    (prompt,) = random_prompts(1, 16, driver.vocab_size, 0)
-    driver.run([prompt], 8)
-    run = driver.run([prompt], DECODED)
-    return 1 / statistics.median(step.seconds for step in run.decode)
-
-
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
         forms = list(made(options, Path(folder)))
         rows = scored(forms, options)
-        timed = [form for form in forms if options.speed and form.dtype == "auto"]
-        rates = {form.name: round(speed(form, options.threads), 2) for form in timed}
     if options.plot:
         title = f"{options.model} on {options.text.name}"
         write_all(Report(title, [], charts(rows), {}, {}), [options.plot])
@@ -146,7 +131,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         f"{name}_over_float32": round(found[name]["perplexity"] / found[exact]["perplexity"], 6)
         for name, exact in (("int8", EXACT), (INT8, INT8_EXACT))
     }
-    return {"forms": found, **ratios, "one_stream": rates}
+    return {"forms": found, **ratios}
 
 
 def as_result(row: Measured) -> dict[str, Any]:
@@ -159,12 +144,11 @@ def as_result(row: Measured) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    lines = [f"{'format':<14}{'bits':>8}{'MB':>9}{'perplexity':>12}{'KL':>11}{'same':>9}{'tok/s':>9}"]
+    lines = [f"{'format':<14}{'bits':>8}{'MB':>9}{'perplexity':>12}{'KL':>11}{'same':>9}"]
     for name, row in result["forms"].items():
-        rate = result["one_stream"].get(name)
         lines.append(
             f"{name:<14}{row['bits']:>8.3f}{row['weights_mb']:>9.1f}{row['perplexity']:>12.4f}"
-            f"{row['kl']:>11.6f}{row['agreement']:>9.2%}{'-' if rate is None else f'{rate:.1f}':>9}"
+            f"{row['kl']:>11.6f}{row['agreement']:>9.2%}"
         )
     for name in ("int8", INT8):
         ratio = result[f"{name}_over_float32"]
@@ -182,7 +166,6 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--together", type=int, default=4, help="formats in memory at a time")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--folder", help="where files of the model may lie meanwhile")
-    parser.add_argument("--speed", action="store_true", help="one stream's tokens a second, too")
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--plot", type=Path)
     parser.add_argument("--json", action="store_true")

@@ -24,12 +24,13 @@ def shipped(model: str) -> Path:
     return _made("synthetic.py", "gguf", cache() / f"{TINYLLAMA}.Q4_0.gguf", [])
 
 
-def requantized(model: str, python: str) -> Path:
-    """The same as llama.cpp's Q4_0; what is Q4_0 already stays as it is."""
+def requantized(model: str, python: str, kind: str = "Q4_0") -> Path:
+    """The same as llama.cpp makes it of another type; what is Q4_0 already stays as it is."""
     source = shipped(model)
-    if model == TINYLLAMA:
+    if model == TINYLLAMA and kind == "Q4_0":
         return source
-    return _made("requantize.py", "llama_cpp", _cached(source, "Q4_0.gguf"), [str(source)], python)
+    words = [str(source), "--type", kind]
+    return _made("requantize.py", "llama_cpp", _cached(source, f"{kind}.gguf"), words, python)
 
 
 def folder(model: str, python: str) -> Path:
