@@ -131,10 +131,12 @@ template <int C, int P> SIMD void tile_quantized(const Matrix& w, const uint8_t*
 
 // One fused multiply-add chain per output, k ascending.
 template <int C, class T> __attribute__((noinline)) void float_panel(const T* w, const float* x, int64_t k, float* out) {
+    enum { kSteps = sizeof(T) < 4 ? 2 : 1 }; // to a line
     V z[C][16 / VW];
     UNROLL for (int m = 0; m < C; m++)
         UNROLL for (int j = 0; j < 16 / VW; j++) z[m][j] = vzero();
     for (int64_t i = 0; i < k; i++, w += 16, x += C) {
+        if (C == 1 && i % kSteps == 0) prefetch_far(reinterpret_cast<const uint8_t*>(w) + kRowAhead);
         V row[16 / VW];
         UNROLL for (int j = 0; j < 16 / VW; j++) row[j] = vload_as(w + j * VW);
         UNROLL for (int m = 0; m < C; m++) {
@@ -156,15 +158,24 @@ template <int C> SIMD void tile_float(const Matrix& w, const uint8_t* panel, con
     else float_panel<C>((const BF16Element*)panel, x, w.k, out);
 }
 
+// Panels of codes that one token meets at once: as many as registers hold scales and tables for.
+enum { CODED_AT_ONCE = VW == 16 ? 4 : 2 };
+SIMD void row_coded(const Matrix& w, const uint8_t* panel, const float* x, float* out) {
+    if (w.layout == Layout::F8) coded_row<CODED_AT_ONCE, F8Codes>(w, panel, x, out);
+    else coded_row<CODED_AT_ONCE, NibbleCodes>(w, panel, x, out);
+}
+
 template <int C, int P> void tile(const LinearArgs& a, int64_t p, const uint8_t* expanded, int64_t start, Ahead ahead) {
     alignas(64) float out[P * C * 16];
     const uint8_t* panel = expanded ? expanded : a.w.data + p * a.w.panel_bytes;
     const int64_t columns = a.w.gated ? 8 : 16;
     UNROLL for (int i = 0; i < P; i++) prefetch_epilogue<C>(a, start, (p + i) * columns);
     if (a.a.q) {
-        if constexpr (C <= LARGEST_TILE_INT8) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, ahead, out);
+        if constexpr (C <= LARGEST_TILE_INT8 && P <= PANELS_AT_ONCE) tile_quantized<C, P>(a.w, panel, units_of(a.w, p), expanded, a.a, start, ahead, out);
     } else if constexpr (P == 1 && C <= LARGEST_TILE_FLOAT) {
         tile_float<C>(a.w, panel, a.a, start, out);
+    } else if constexpr (P == CODED_AT_ONCE && C == 1) {
+        row_coded(a.w, panel, a.a.x + start * a.w.k, out);
     }
     UNROLL for (int i = 0; i < P; i++) {
         if (a.w.gated) store_gated<C>(a, out + i * C * 16, start, (p + i) * columns);
@@ -191,12 +202,13 @@ template <int P> void any_tile(const LinearArgs& a, int64_t p, const uint8_t* ex
 
 // How many of `left` panels are computed at once.
 SIMD int64_t panels_at_once(const LinearArgs& a, int64_t left) {
+    if (is_coded(a.w.layout) && a.a.m == 1) return left < CODED_AT_ONCE ? 1 : CODED_AT_ONCE;
     const int64_t most = a.a.q && a.a.m > 1 ? PANELS_AT_ONCE : 1;
     return left < most ? left : most;
 }
 
 // Prefetch distance. While each of T tiles computes panels p to p + count, it prefetches its share of the next `next`
-// panels. One tile of one panel prefetches 6 KiB ahead in its own range instead: its blocks pass too fast for more. Its
+// panels. One row of floats asks for each line itself (kRowAhead). One tile of one panel prefetches 6 KiB ahead in its own range instead: its blocks pass too fast for more. Its
 // last panel prefetches what the thread goes on with, as far as it is one's length.
 constexpr int64_t kStreamAhead = 6144;
 SIMD bool streams(const Activations& a, int64_t count, int64_t T) { return a.q && T == 1 && count == 1; }
@@ -265,6 +277,7 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
                 if (!a.a.q && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
                 if (low && a.a.m > 1) prefetch_bytes(w.low + (p + count) * w.k / kBlock * kLowBytes + (t - first_tile) * low, low);
                 if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
+                else if (count == CODED_AT_ONCE) tile<1, CODED_AT_ONCE>(a, p, nullptr, tile_start(tiles, t), ahead);
 #if PANELS_AT_ONCE > 1
                 else any_tile<PANELS_AT_ONCE>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
 #endif
