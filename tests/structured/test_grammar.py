@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("no_clock")
 
 TAG = {"structures": [{"begin": "<f=", "schema": {"type": "integer"}, "end": ">"}], "triggers": ["<f"]}
 
+DIGITS_TAG = {"type": "regex", "pattern": r"\d/[\d]"}
 NEW_TAG = {"type": "structural_tag", "format": {
     "type": "triggered_tags", "triggers": ["<f"], "at_least_one": False,
     "tags": [{"type": "tag", "begin": "<f=", "end": ">",
@@ -48,6 +49,8 @@ def make() -> ConstraintCompiler:
     ("wanted", "right", "wrong"),
     [
         ({"regex": "[ab]{2,3}"}, ["ab", "bbb"], ["a", "abab", "c", "ab "]),
+        ({"regex": r"\d[\d.]\D\\d"}, [r"12x\d", r"1.x\d"], ["\u0661\u0662x\\d", r"122\d", "12x3"]),
+        ({"regex": r"[^\d]"}, ["a"], ["4"]),
         ({"choice": ["yes", "no", 'it "is"']}, ["yes", 'it "is"'], ["ye", "yesno", "maybe"]),
         ({"grammar": 'start: "a" /[0-9]+/ "b"'}, ["a1b", "a123b"], ["ab", "a1"]),
         ({"grammar": 'root ::= "a" [0-9]+ "b"'}, ["a1b"], ["ab", "a1bb"]),
@@ -55,6 +58,7 @@ def make() -> ConstraintCompiler:
         ({"json_object": True}, ["{}", '{"a": [1, null]}'], ["[]", "1", '{"a":}', "{} "]),
         ({"json": {"type": "integer", "minimum": 3}}, ["3", "17"], ["2", "3.5", '"3"']),
         ({"json": '{"enum": ["x", 1]}'}, ['"x"', "1"], ['"y"', "11"]),
+        ({"structural_tag": {"format": DIGITS_TAG}}, ["1/2"], ["\u0661/2", "1/x"]),
         ({"structural_tag": NEW_TAG}, ["plain", "a <f=12> b", "<f=1><f=2>"], ["a <f=x>", "<f", "<f=1"]),
         ({"structural_tag": FORM}, ["<1>;x/y", "<2>;z", "null;x/w"], ["<x>;z", "<1>;", "1;z"]),
         ({"structural_tag": TAG}, ["plain", "a <f=12> b", "<f=1><f=2>"], ["a <f=x>", "<f", "<f=1"]),

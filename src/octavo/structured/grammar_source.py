@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -15,13 +16,14 @@ from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.places import UNIQUE, places_of, without_unique
 from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
 from octavo.structured.schema import normalize
-from octavo.structured.structural_tag import structural_tag
+from octavo.structured.structural_tag import DIGITS, structural_tag
 
 MAX_CHARS = 200_000
 MAX_SCHEMA_CHARS = 500_000
 """Much of a schema's text may be descriptions; its parts and the work on them are counted (see refs.py)."""
 MAX_REGEX_CHARS = 10_000
 MAX_CHOICES = 2_000
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 _MOST = {"regex": MAX_REGEX_CHARS, "json": MAX_SCHEMA_CHARS}
 
 _HOLDERS = (dict, list)
@@ -185,7 +187,8 @@ def _regex(regex: Any) -> str:
 
     if not isinstance(regex, str):
         raise _wrong("structured_outputs.regex must be a string")
-    source: str = llguidance.LLMatcher.grammar_from_regex(regex)
+    plain = _ESCAPED.sub(lambda found: DIGITS.get(found[0], found[0]), regex)
+    source: str = llguidance.LLMatcher.grammar_from_regex(plain)
     return source
 
 

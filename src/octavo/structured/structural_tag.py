@@ -17,6 +17,8 @@ from octavo.params.structured import PARAM
 FORMS = ("const_string", "json_schema", "or", "regex", "sequence", "tag")
 _FLAGS = ("at_least_one", "stop_after_first", "excludes")
 _SLASH = re.compile(r"\\.|/", re.DOTALL)
+DIGITS = {r"\d": "[0-9]", r"\D": "[^0-9]"}
+"""As requests mean them: llguidance takes the digits of all scripts. A class may hold another."""
 Embed = Callable[[Any], Any]
 """A schema as it is written behind %json."""
 
@@ -100,7 +102,7 @@ def _form(form: Any, embed: Embed) -> str:
 
 
 def _escaped(found: re.Match[str]) -> str:
-    return r"\/" if found[0] == "/" else found[0]
+    return r"\/" if found[0] == "/" else DIGITS.get(found[0], found[0])
 
 
 def _text(form: Mapping[str, Any], name: str) -> str:
