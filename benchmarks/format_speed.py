@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from formats import BASE, Form, made
-from harness import report, usable_cores, write
+from harness import conclude, report, usable_cores
 from peers.files import shipped
 from peers.rows import TINYLLAMA
 
@@ -152,10 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"format_speed: {error}", file=sys.stderr)
         return 1
     result = report("format_speed", sys.argv, {"settings": settings, **found})
-    print(json.dumps(result, indent=2) if options.json else "\n".join(table(result)))
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 0
+    return conclude(result, table(result), False, options.json, options.write)
 
 
 if __name__ == "__main__":

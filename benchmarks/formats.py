@@ -17,7 +17,6 @@ type. Bits a weight say what was held.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import python_with, report, usable_cores, write
+from harness import conclude, python_with, report, usable_cores
 
 from octavo.bench.report.writers import Report, write_all
 from octavo.checkpoints.sources import resolve
@@ -179,10 +178,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"formats: {error}", file=sys.stderr)
         return 1
     result = report("formats", sys.argv, {"settings": settings, **found})
-    print(json.dumps(result, indent=2) if options.json else "\n".join(table(result)))
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 0
+    return conclude(result, table(result), False, options.json, options.write)
 
 
 if __name__ == "__main__":

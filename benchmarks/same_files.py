@@ -12,13 +12,12 @@ what the file's do.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from harness import python_with, report, usable_cores, write
+from harness import conclude, python_with, report, usable_cores
 from peers import files
 from peers.__main__ import NOISY, figures, interleave, started
 from peers.entries import Entry
@@ -150,10 +149,7 @@ def main(arguments: Sequence[str]) -> int:
         return 1
     settings = {name: getattr(options, name) for name in ("repeat", "threads", "quick", "types")}
     result = report("same_files", sys.argv, {"settings": settings, **found})
-    print(json.dumps(result, indent=2) if options.json else "\n".join(table(result)))
-    if options.write:
-        print(f"wrote {write(result)}", file=sys.stderr)
-    return 0
+    return conclude(result, table(result), False, options.json, options.write)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ template <int C, class Codes> __attribute__((noinline)) void coded_panel(const M
 }
 
 // Bytes by which one token's products with floats or codes ask for a line before they meet it. CPUs that leave it to
-// themselves get 4 to 25 GB/s, by the instructions a line takes; asked, 20 to 30.
+// themselves get 4 to 25 GB/s, by the instructions a line takes; asked, 10 to 30.
 constexpr int64_t kRowAhead = 2048;
 
 // One token's products with P panels: as many chains, for each waits for its last sum.
