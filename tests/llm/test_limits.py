@@ -79,7 +79,8 @@ def test_a_prompt_that_is_only_scored_may_fill_the_context(llm: LLM) -> None:
     ids = (llm.get_tokenizer().encode(TEXT) * 4)[:257]
     params = SamplingParams(max_tokens=1, temperature=0, prompt_logprobs=1)
     full, cut = ({"prompt_token_ids": ids[:count]} for count in (256, 255))
-    scored = llm.generate([full, cut, "Hello", full], [params, params, SamplingParams(), params])
+    full_length = SamplingParams(max_tokens=16, ignore_eos=True)
+    scored = llm.generate([full, cut, "Hello", full], [params, params, full_length, params])
     prompts = [output.prompt_logprobs for output in scored]
     assert prompts[0] is not None
     assert prompts[0] == prompts[3]
