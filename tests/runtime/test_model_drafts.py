@@ -17,6 +17,7 @@ from octavo.params.drafts import Draft
 from octavo.runtime.draft_pages import DrafterWrites
 from octavo.runtime.model_drafts import ModelDrafts
 from octavo.sampling.sampling_rows import SamplingRows
+from octavo.spec.costs import Load
 from support import crowds
 from support.crowds import PARAMS, Crowd, alone
 from support.late_device import Queue
@@ -116,6 +117,39 @@ def test_a_long_prompt_is_computed_in_several_steps(folder: Path) -> None:
     assert run(core, prompt, GREEDY) == run(tiny_engine(folder), prompt, GREEDY)
     counts = core.stats().drafts
     assert counts.accepted_tokens == counts.draft_tokens > 10
+
+
+def test_what_a_drafter_takes_to_catch_up_is_told_apart(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The forward that computes a prompt says what a lacking token takes, and nothing of later forwards."""
+    core = tiny_engine(folder, speculate=(Modelled(folder), 4), max_sampled_rows=40)
+    runner: Any = core._executor
+    drafts, told = runner._speculation.drafts, list[tuple[Any, int]]()
+    propose = drafts.propose
+
+    def listening(most: Any) -> dict[int, Draft]:
+        found: dict[int, Draft] = propose(most)
+        told.append((drafts.caught_up and drafts.caught_up[:2], drafts.last_rows))
+        return found
+
+    monkeypatch.setattr(drafts, "propose", listening)
+    run(core, [*range(3, 60)], GREEDY)
+    assert told[0] == ((58, 1), 0), "57 of the prompt and the first one of the answer"
+    assert {each for each, _ in told[1:]} == {None}
+    assert {rows for _, rows in told[1:-1]} == {1}
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_seconds_of_a_lacking_token_are_measured_at_start(folder: Path, page_size: int) -> None:
+    from octavo.runtime.model_speculation import DraftCosts
+
+    core = tiny_engine(folder, speculate=(Modelled(folder), 4), page_size=page_size, num_pages=400)
+    runner: Any = core._executor
+    costs = DraftCosts(runner._speculation.drafts, 4, page_size)
+    assert (costs.lack_s() > 0) is (page_size > 1)
+    assert costs.table().measured_at_start(Load(4, 4)) > 0
+    assert run(core, PROMPT, GREEDY) == run(tiny_engine(folder), PROMPT, GREEDY), "pages are as they were"
 
 
 # --- what self writes --------------------------------------------------------------------------------------

@@ -230,7 +230,111 @@ def rows_that_are_ahead_are_worth_less(module: Any) -> None:
     assert auto._worth([0, 2], load) == {0: 1.0, 2: 1.0}, "who comes is not behind"
 
 
+def beginning(module: Any, prompt: int, steps: int, **options: Any) -> list[bool]:
+    """Which of so many steps draft, at half a step each, if no draft is right; answers have 100 tokens."""
+    policy = module.Ahead(CostTable({1: 1.0, 256: 1.5}), CostTable({1: 0.5, 256: 0.6}), **options)
+    policy.start(0, 4)
+    drafted, known, lacks = list[bool](), {0: 300}, prompt
+    for step in range(steps):
+        if step % 100 == 0:
+            lacks = prompt
+        policy.foresee(known, {0: lacks}, Load(1, 1, 300))
+        asked = policy.wanted([0])
+        drafts = {row: Draft.chain([1] * count) for row, count in asked.items()}
+        policy.choose(drafts, known, Load(1, 1, 300))
+        policy.observe(0, [0])
+        count = sum(asked.values())
+        policy.took(Load(1 + count, 1 + count, 300 + 300 * count), 1.0 + count / 510)
+        lacks = 1 if asked else lacks + 1
+        drafted.append(bool(asked))
+    return drafted
+
+
+def an_engine_begins_with_one_trial(module: Any) -> None:
+    drafted = beginning(module, 1, 2000)
+    assert 1 < sum(drafted[:60]) < 20
+    assert sum(drafted[60:]) < 24
+
+
+def what_is_lacking_is_paid_for(module: Any) -> None:
+    assert sum(beginning(module, 200, 60, lack_s=0.1)) > 1, "a trial pays for a prompt"
+    drafted = beginning(module, 40, 6000, lack_s=0.1)
+    assert 3 < sum(drafted[60:]) < 16, "later ones are paid for by what gathers in many answers"
+    assert not any(beginning(module, 1000, 100, lack_s=0.1)), "not for one of a hundred steps"
+    pieces = module.Ahead(CostTable({1: 1.0}), CostTable({1: 0.5}), 0.1, at_once=100)
+    pieces.start(0, 4)
+    for lacks in (400, 300, 200, 100, 1):
+        pieces.foresee({0: 500}, {0: lacks}, Load(1, 1, 500))
+        assert pieces.wanted([0])
+
+
+def what_gathers_is_spent(module: Any) -> None:
+    """One in 200 of 5,000 seconds, on a row that lacks much; little of what is left is for later drafts."""
+    for lacks, at_once, left in ((201, 1000, 4.5), (151, 1000, 8.0), (201, 100, 25 - 20 * 100 / 201)):
+        policy = module.Ahead(CostTable({1: 1.0, 256: 1.5}), CostTable({1: 0.5}), 0.1, at_once)
+        policy.start(0, 4)
+        policy._trial = 0
+        for _ in range(5000):
+            policy.took(Load(1, 1, 300), 1.0)
+        policy.foresee({0: 300}, {0: lacks}, Load(1, 1, 300))
+        assert policy.wanted([0]) == {0: 1}
+        assert policy._to_lose == pytest.approx(left, abs=0.5 if at_once > lacks else 0.01)
+    policy.foresee({0: 300}, {0: 200}, Load(1, 1, 300))
+    policy._to_lose = 19.9
+    assert policy.wanted([0]) == {}, "what it lacks, and what the draft loses"
+
+
+def a_trial_ends(module: Any) -> None:
+    """Where every other token is right it may pay, as far as is known, and does not."""
+    policy = module.Ahead(CostTable({1: 1.0, 256: 1.5}), CostTable({1: 0.52, 256: 0.6}))
+    policy.start(0, 1)
+    drafted = 0
+    for _ in range(400):
+        policy.foresee({0: 300}, {0: 1}, Load(1, 1, 300))
+        asked = policy.wanted([0])
+        policy.choose({row: Draft.chain([1]) for row in asked}, {0: 300}, Load(1, 1, 300))
+        drafted += len(asked)
+        policy.observe(0, [1 if asked and drafted % 2 else 0])
+    assert 10 < drafted <= module.TRIAL
+
+
+def catching_up_is_followed(module: Any) -> None:
+    policy = module.Ahead(CostTable({1: 1.0}), CostTable({1: 0.5, 2: 0.5}))
+    policy.caught_up(1, 1, 9.0)
+    assert policy.lack_s == 0
+    policy.caught_up(101, 1, 10.5)
+    assert policy.lack_s == pytest.approx(0.1)
+    policy.caught_up(102, 2, 90.5)
+    assert policy.lack_s == pytest.approx(0.1 + 0.8 / module.FOLLOWED)
+    policy.caught_up(1000, 0, 0.0)
+    assert policy.lack_s == pytest.approx(0.2 * 7 / 8)
+
+
 CASES: Cases = {
+    "octavo.spec.ahead": (
+        [
+            an_engine_begins_with_one_trial,
+            what_is_lacking_is_paid_for,
+            what_gathers_is_spent,
+            a_trial_ends,
+            catching_up_is_followed,
+        ],
+        [
+            ("            self._trial -= len(taken)\n", ""),
+            ("if not taken and self._trial > 0:", "if False:"),
+            ("min(mean - HOPED * error, 1.0)", "mean"),
+            ("min(mean - HOPED * error, 1.0)", "mean - error"),
+            ("if lost + catching_up > self._to_lose:", "if lost > self._to_lose:"),
+            ("min(self._to_lose - lost - catching_up, rest)", "min(self._to_lose - lost, rest)"),
+            ("min(self._to_lose - lost - catching_up, rest)", "min(self._to_lose - catching_up, rest)"),
+            ("min(self._to_lose - lost - catching_up, rest)", "self._to_lose - lost - catching_up"),
+            ("self._to_lose -= catching_up * self._at_once / lacking", "self._to_lose -= catching_up"),
+            ("    GATHERED = HORIZON\n", ""),
+            ("max(seconds - drawing, 0.0) / (tokens - rows)", "max(seconds, 0.0) / (tokens - rows)"),
+            ("max(seconds - drawing, 0.0) / (tokens - rows)", "max(seconds - drawing, 0.0) / tokens"),
+            ("(found - self.lack_s) / (FOLLOWED if self.lack_s else 1)", "found - self.lack_s"),
+        ],
+    ),
     "octavo.spec.text_index": (
         [index_finds_what_a_search_finds, texts_repeat_themselves, many_are_appended_as_one_by_one],
         [

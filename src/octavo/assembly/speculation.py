@@ -99,7 +99,7 @@ def choose_policy(
     policy: Policy = Auto(table := costs.table())
     if isinstance(speculation, ModelSpeculation):
         drafting = DraftCosts(speculation.drafts, config.max_num_seqs, config.page_size)
-        policy = Ahead(table, drafting.table())
+        policy = Ahead(table, drafting.table(), drafting.lack_s(), speculation.drafts.max_tokens)
     speculation.policy = policy
     return True
 

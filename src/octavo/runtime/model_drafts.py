@@ -46,6 +46,8 @@ class ModelDrafts:
     Attributes:
         seconds: spent on drafts so far, but for prompts. forwards: how many there were.
         last_rows, last_seconds: of one of the last forwards, where each computed a token of the same rows.
+        caught_up: (tokens, rows drawn of, seconds) of the last forward that computed more of some row than
+            a draft may have left.
     """
 
     def __init__(
@@ -53,14 +55,15 @@ class ModelDrafts:
         written: Written, max_tokens: int,
     ) -> None:  # fmt: skip
         self._drafting, self._program, self._backend = drafting, program, backend
-        self.loose, self._written, self._max_tokens = loose, written, max_tokens
+        self.loose, self._written, self.max_tokens = loose, written, max_tokens
         self._sampler = make_sampler(backend, drafting.vocab_size)
         self._states: RequestStates
         self._samplings: SamplingRows
         self._decoder: RowDecoder | None = None
         self._ends: dict[int, int] = {}  # row -> slots that its pages were given for
         self.seconds, self.forwards = 0.0, 0
-        self.last_rows, self.last_seconds, self._prompts = 0, 0.0, False
+        self.last_rows, self.last_seconds = 0, 0.0
+        self.caught_up: tuple[int, int, float] | None = None
 
     def attach(self, states: RequestStates, samplings: SamplingRows, vocab_size: int) -> None:
         """The rows that are drafted for, and the tokens of the target. Once, before anything else."""
@@ -114,6 +117,7 @@ class ModelDrafts:
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
         begin, states, before = time.perf_counter(), self._states, self.forwards
+        self.caught_up = None
         known = {row: states.length.item(row) for row in most}
         wanted = {row: self._fitting(row, known[row], count) for row, count in most.items()}
         try:
@@ -130,9 +134,10 @@ class ModelDrafts:
         for row, tokens in drafts.items():  # (the last one was drawn, and not computed)
             self._written.wrote(states, row, known[row], tokens[:-1], self._held(row))
         took, forwards = time.perf_counter() - begin, self.forwards - before
-        if not self._prompts:
+        if self.caught_up is None:
             self.seconds += took
-        alike = {len(tokens) for tokens in drafts.values()} == {forwards}
+        # (A forward that catches up says nothing of those that draft one token of each row.)
+        alike = self.caught_up is None and {len(tokens) for tokens in drafts.values()} == {forwards}
         self.last_rows, self.last_seconds = (len(drafts), took / forwards) if alike else (0, 0.0)
         return {row: Draft.chain(tokens) for row, tokens in drafts.items() if tokens}
 
@@ -158,7 +163,7 @@ class ModelDrafts:
 
         What does not fit into one forward is computed in the next step, the rows that lack least first.
         """
-        states, left = self._states, self._max_tokens
+        states, left = self._states, self.max_tokens
         done = {row: self._written.count(states, row, known[row]) for row in wanted}
         steps: list[RowStep] = []
         for row in sorted(wanted, key=lambda each: known[each] - done[each]):
@@ -167,8 +172,11 @@ class ModelDrafts:
                 break
             left -= count
             steps.append(RowStep(row, done[row], count, (), done[row] + count == known[row]))
-        self._prompts = any(step.count > wanted[step.row] + 1 for step in steps)  # no draft has left so many
+        begin = time.perf_counter()
         going = self._draw(steps, known) if steps else []
+        if any(step.count > wanted[step.row] + 1 for step in steps):  # no draft has left so many
+            took = time.perf_counter() - begin
+            self.caught_up = sum(step.count for step in steps), len(going), took
         for step in steps:
             tokens = states.tokens[step.row, step.start : step.start + step.count].tolist()
             self._written.wrote(states, step.row, step.start, tokens, self._held(step.row))

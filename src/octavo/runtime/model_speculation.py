@@ -50,6 +50,9 @@ class ModelSpeculation(Speculation):
         if rows := self.drafts.last_rows:  # what the drafts before have taken
             policy.drafted(rows, self.drafts.last_seconds)
             self.drafts.last_rows = 0
+        if caught_up := self.drafts.caught_up:
+            policy.caught_up(*caught_up)
+            self.drafts.caught_up = None
         lacks = {row: known[row] - self.drafts.written(row, known[row]) for row in going}
         policy.foresee(known, lacks, load)
         return policy.wanted(going)
@@ -67,33 +70,46 @@ class DraftCosts:
         self._drafts, self._rows, self._page_size = drafts, rows, page_size
 
     def table(self) -> CostTable:
-        """Seconds by rows, and with a token of a prompt for each row beyond."""
-        drafts, end = self._drafts, time.perf_counter() + SECONDS
+        """Seconds by rows."""
+        end = time.perf_counter() + SECONDS
         found: dict[int, float] = {}
         for count in COUNTS:
             if count > self._rows or (found and time.perf_counter() > end):
                 break
-            batch, rows = self._batch(count), list(range(count))
-            best = float("inf")
-            for _ in range(TIMES):
-                begin = time.perf_counter()
-                drafts.compute_alone(batch, rows)
-                best = min(best, time.perf_counter() - begin)
-            found[count] = best
+            found[count] = self._seconds(self._batch(count, 1), count)
         return CostTable(found)
 
-    def _batch(self, count: int) -> ForwardBatch:
-        each = np.arange(count, dtype=np.int32)
-        pages = self._drafts.loose.firsts[0] + each * self._drafts.loose.each
-        other = self._drafts.loose.firsts[-1] + each * self._drafts.loose.each
+    def lack_s(self) -> float:
+        """Seconds of each further token of one row: of a page, which a prompt's are no slower than."""
+        count = min(self._page_size, self._drafts.max_tokens)
+        one, more = (self._seconds(self._batch(1, each), 1) for each in (1, count))
+        return max(more - one, 0.0) / max(count - 1, 1)
+
+    def _seconds(self, batch: ForwardBatch, rows: int) -> float:
+        """Of the fastest of several forwards."""
+        best = float("inf")
+        for _ in range(TIMES):
+            begin = time.perf_counter()
+            self._drafts.compute_alone(batch, list(range(rows)))
+            best = min(best, time.perf_counter() - begin)
+        return best
+
+    def _batch(self, rows: int, each: int) -> ForwardBatch:
+        """So many rows, each of which computes its first tokens, at most a page of them, and draws one."""
+        at, loose = np.arange(rows, dtype=np.int32), self._drafts.loose
+        pages, other = (first + at * loose.each for first in (loose.firsts[0], loose.firsts[-1]))
+        inside = np.arange(each, dtype=np.int32)
+        slots, windowed = (
+            (own[:, None] * self._page_size + inside).ravel().astype(np.int32) for own in (pages, other)
+        )
         return ForwardBatch(
-            token_ids=np.zeros(count, np.int32),
-            positions=np.zeros(count, np.int32),
-            slots=(pages * self._page_size).astype(np.int32),
-            query_start=np.arange(count + 1, dtype=np.int32),
-            context_lens=np.ones(count, np.int32),
+            token_ids=np.zeros(rows * each, np.int32),
+            positions=np.tile(inside, rows),
+            slots=slots,
+            query_start=np.arange(rows + 1, dtype=np.int32) * each,
+            context_lens=np.full(rows, each, np.int32),
             page_tables=np.ascontiguousarray(pages[:, None], np.int32),
-            sampled=each,
+            sampled=(at + 1) * each - 1,
             sliding_tables=np.ascontiguousarray(other[:, None], np.int32),
-            sliding_slots=(other * self._page_size).astype(np.int32),
+            sliding_slots=windowed,
         )

@@ -69,6 +69,8 @@ class Speculation:
     """
 
     activation_bytes = 0
+    asking_apart = False
+    """The policy is told apart what asking takes: it is no part of a step that verifies, either."""
 
     def __init__(
         self, proposer: Proposer, policy: Policy, most: int, vocab_size: int, rejecting: bool = False
@@ -247,7 +249,8 @@ class SpeculatingRunner(ModelRunner):
         begin = time.perf_counter()
         for load, began, ended, verified in self._untold:
             # A step that has verified nothing need not have been followed by asking.
-            other = 0.0 if verified else self._speculation.asking_s
+            asking = not verified or self._speculation.asking_apart
+            other = self._speculation.asking_s if asking else 0.0
             self._speculation.took(load, ended - began, begin - began - other)
         self._untold.clear()
         drafted = any(step.drafts for step in steps)

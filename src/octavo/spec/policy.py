@@ -59,6 +59,10 @@ FORGOTTEN = 64
 """Steps after which a token that a row is ahead counts e times less: what rows gain in turns evens out."""
 
 
+Chance = tuple[float, float, int]
+"""Of a drafted token: (chance that it is right, less its standard error, row)."""
+
+
 class Policy(Protocol):
     """Chooses which drafts a step verifies. One thread calls it, in the order of the steps."""
 
@@ -161,6 +165,9 @@ class Auto:
         costs: measured at start; steps keep it up to date.
     """
 
+    GATHERED = SELDOM
+    """Steps whose time may be lost at once, at most."""
+
     def __init__(self, costs: CostTable) -> None:
         self.costs = costs
         self.acceptance = Acceptance()
@@ -210,7 +217,7 @@ class Auto:
     def choose(
         self, drafts: Mapping[int, Draft], positions: Mapping[int, int], load: Load
     ) -> dict[int, Draft]:
-        chances: list[tuple[float, float, int]] = []  # (chance, less its standard error, row)
+        chances: list[Chance] = []
         for row, draft in drafts.items():
             self.acceptance.offered(row, draft)
             means, errors = self.acceptance.chances(row, draft.support, len(draft.tokens))
@@ -230,7 +237,7 @@ class Auto:
         return {row: drafts[row].first(count) for row, count in counts.items()}
 
     def _best(
-        self, chances: Sequence[tuple[float, float, int]], positions: Mapping[int, int], load: Load
+        self, chances: Sequence[Chance], positions: Mapping[int, int], load: Load
     ) -> tuple[int, float, int, float]:
         """(how many tokens make the best rate, seconds that the number which loses least loses, that number,
         seconds that the best one gains).
@@ -265,9 +272,7 @@ class Auto:
                 least_lost, least_at = lost, count
         return best, least_lost, least_at, gained
 
-    def _weighed(
-        self, chances: Iterable[tuple[float, float, int]], load: Load
-    ) -> list[tuple[float, float, int]]:
+    def _weighed(self, chances: Iterable[Chance], load: Load) -> list[Chance]:
         """Chances and errors by what their rows' tokens are worth, the best first."""
         if load.sampled < 2:  # who runs alone waits for nobody
             return sorted(chances, reverse=True)
@@ -312,4 +317,4 @@ class Auto:
 
     def took(self, load: Load, seconds: float) -> None:
         self.costs.observe(load, seconds)
-        self._to_lose = min(self._to_lose + PROBED * seconds, SELDOM * seconds)
+        self._to_lose = min(self._to_lose + PROBED * seconds, self.GATHERED * seconds)
