@@ -215,7 +215,7 @@ def test_completions(app: FastAPI, fields: dict[str, Any], param: str, text: str
     [
         (b"", "not valid JSON"),
         (b"{", "not valid JSON"),
-        (b"[" * 100_000, "not valid JSON"),
+        (b"[" * 100_000, "nested too deeply"),
         (b'{"temperature": NaN, "messages": []}', "not valid JSON"),
         (b'{"prompt": "\xff"}', "not valid JSON"),
         (b"[]", "must be a JSON object, not a list"),

@@ -122,7 +122,12 @@ def test_its_clients_send_the_key_in_a_header_of_their_own(engine: FakeEngine) -
         ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role"),
         ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "'image'"),
         ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "messages[0].content[0].text must be a string",
+        ),
         ({"tool_choice": {"type": "x"}}, "tool_choice.type"),
+        ({"tools": [{"name": "a b", "input_schema": {}}]}, "tools[0].name must be 1 to 128 letters"),
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "input_schema"),
         ({"temperature": -1}, "temperature"),
         ({"thinking": 5}, "thinking must be an object"),

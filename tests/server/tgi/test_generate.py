@@ -210,6 +210,19 @@ def test_grammars_of_three_kinds(app: FastAPI, engine: FakeEngine) -> None:
         assert getattr(engine.calls[-1].params.structured_outputs, field) == value
 
 
+@pytest.mark.parametrize("written", [dict, json.dumps])
+def test_properties_alone_mean_an_object(app: FastAPI, engine: FakeEngine, written: Any) -> None:
+    """As TGI's own examples have them; a schema that names its type is as it stands."""
+    bare = {"properties": {"a": {"type": "integer"}}, "required": ["a"]}
+    for schema, obeyed in (
+        (bare, {"type": "object", **bare}),
+        ({**bare, "type": ["object", "null"]}, {**bare, "type": ["object", "null"]}),
+        ({"anyOf": [bare]}, {"anyOf": [bare]}),
+    ):
+        assert ask(app, grammar={"type": "json", "value": written(schema)}).status == 200
+        assert engine.calls[-1].params.structured_outputs.json == obeyed
+
+
 def test_truncate_keeps_the_end(app: FastAPI, engine: FakeEngine) -> None:
     assert ask(app, inputs="a" * 500 + "xyz", truncate=2, max_new_tokens=126).status == 200
     assert bytes(engine.calls[0].prompt) == b"yz"

@@ -15,6 +15,7 @@ from octavo.server.openai.chat import ChatRequest
 from octavo.server.openai.fields import note, only_known
 from octavo.server.openai.sampling import shaping
 from octavo.server.openai.shapes import MANY, MAX_SCHEMA, Texts, Tools, limited, values
+from octavo.server.openai.tool_use import check_name
 from octavo.server.tools.base import dumps
 
 Message = dict[str, Any]
@@ -114,7 +115,9 @@ def _messages(message: Message, where: str) -> list[Message]:
         kind = block.get("type") if isinstance(block, dict) else None
         if isinstance(kind, str) and kind in BLOCK_KEYS:
             only_known(block, BLOCK_KEYS[kind], f"{where}.content[{i}]", "messages", BLOCK_ADVICE)
-        if kind == "text" and isinstance(block.get("text"), str):  # texts become lines of one text
+        if kind == "text":  # texts become lines of one text
+            if not isinstance(block.get("text"), str):
+                raise InvalidRequestError(f"{where}.content[{i}].text must be a string", "messages")
             texts.append(block["text"])
         elif kind == "tool_use" and role == "assistant":  # a call that the model made in an earlier turn
             function = {"name": block.get("name"), "arguments": dumps(block.get("input", {}))}
@@ -195,6 +198,7 @@ def _tool(tool: Any, kind: str, where: str) -> Message:
     if kind != "custom":
         raise UnsupportedError(f"{where}: only tools with an input_schema are supported", "tools")
     only_known(tool, TOOL_KEYS, where, "tools", TOOL_ADVICE)
+    check_name(tool.get("name"), f"{where}.name")
     if not isinstance(tool.get("input_schema"), dict):
         raise InvalidRequestError(f"{where}.input_schema must be an object", "tools")
     function = {"name": tool.get("name"), "parameters": tool.get("input_schema")}

@@ -119,17 +119,21 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
     return ToolUse(given, {name: schemas[name]}, True, True, frozenset(strict), parallel)
 
 
+def check_name(name: Any, where: str) -> None:
+    """Raise InvalidRequestError unless a tool may be called so."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            f"{where} must be 1 to 128 letters, digits, dots, dashes or underscores", "tools"
+        )
+
+
 def _function(tool: Any, where: str) -> dict[str, Any]:
     function = tool.get("function") if isinstance(tool, dict) and tool.get("type") == "function" else None
     if not isinstance(function, dict):
         raise InvalidRequestError(f'{where} must be {{"type": "function", "function": {{...}}}}', "tools")
     only_known(tool, ("type", "function"), where, "tools", ("cache_control",))
     only_known(function, ("name", "description", "parameters", "strict"), f"{where}.function", "tools")
-    name = function.get("name")
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"{where}.function.name must be 1 to 128 letters, digits, dots, dashes or underscores", "tools"
-        )
+    check_name(function.get("name"), f"{where}.function.name")
     for key, kind in (("description", str), ("parameters", dict), ("strict", bool)):
         if function.get(key) is not None and not isinstance(function[key], kind):
             raise InvalidRequestError(f"{where}.function.{key} is of the wrong type", "tools")

@@ -197,4 +197,6 @@ def _shape(grammar: Mapping[str, Any]) -> StructuredOutputsParams:
             raise InvalidRequestError(f"grammar.value is not valid JSON: {error}", "grammar") from None
     if not isinstance(value, dict):
         raise InvalidRequestError("grammar.value must be a JSON schema", "grammar")
+    if "properties" in value and "type" not in value:  # TGI's own examples: an object is meant, no number
+        value = {"type": "object", **value}
     return StructuredOutputsParams(json=value)
