@@ -21,7 +21,7 @@ if __name__ == "__main__":
     source = {"pretrained_model_name_or_path": options.source.parent, "gguf_file": options.source.name}
     model = transformers.AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
     # Newer releases remember that the file was quantized, and refuse to save what no longer is.
-    model.hf_quantizer = None
+    vars(model)["hf_quantizer"] = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
     model.save_pretrained(options.out)
