@@ -107,6 +107,9 @@ def matrix(weight: PackedWeight) -> F32:
 class ReferenceOps(Ops):
     """Each method computes at once; Tensor.ref is the NumPy array."""
 
+    exact = True
+    """A row's bits are its own, whoever is computed with it; without, BLAS is many times faster."""
+
     def embed(self, inputs: Inputs, table: PackedWeight, scale: float = 1.0) -> Tensor:
         rows = matrix(table)[batch_of(inputs).token_ids]
         return Tensor(Rows.TOKENS, rows.shape[1], rows * np.float32(scale))
@@ -149,13 +152,11 @@ class ReferenceOps(Ops):
     ) -> Tensor:  # fmt: skip
         if not isinstance(weight, ReferenceWeight):
             raise TypeError(f"{type(weight).__name__} was packed by another backend")
-        z = np.concatenate(
-            [
-                product(round_to_int8(x.ref, order) if rounds else x.ref, weight.matrix[start:end])
-                for start, end, rounds, order in weight.parts
-            ],
-            axis=1,
-        )
+        parts = [
+            product(round_to_int8(x.ref, order) if rounds else x.ref, weight.matrix[start:end], self.exact)
+            for start, end, rounds, order in weight.parts
+        ]
+        z = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
         if bias is not None:
             z = z + bias
         if weight.gated:
@@ -251,7 +252,7 @@ class ReferenceOps(Ops):
             k, v = layer.load(tables[s], int(lens[s]))
             queries = q.ref[rows].reshape(-1, spec.num_heads, spec.head_dim)
             tree = _tree(batch, rows, spec)
-            y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree).reshape(len(queries), -1)
+            y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree, self.exact).reshape(len(queries), -1)
         return Tensor(q.rows, y.shape[1], y)
 
 

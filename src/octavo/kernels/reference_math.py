@@ -34,12 +34,14 @@ def round_to_int8(x: F32, order: I32 | None = None) -> F32:
         return np.asarray(q * d, np.float32).reshape(x.shape)
 
 
-def product(x: F32, weight: F32) -> F32:
-    """x W^T in tiles of ROWS rows, the last one padded with zeros.
+def product(x: F32, weight: F32, exact: bool = True) -> F32:
+    """x W^T in tiles of ROWS rows, the last one padded with zeros; without `exact` as fast as BLAS can.
 
     BLAS chooses its order of additions by shape, and in tiles of 12 and more by the row's place in them;
     small tiles of one shape keep a row's bits (nearly) its own.
     """
+    if not exact:
+        return np.matmul(x, weight.T)
     y = np.empty((x.shape[0], weight.shape[0]), np.float32)
     for first in range(0, x.shape[0], ROWS):
         tile = x[first : first + ROWS]
@@ -51,7 +53,10 @@ def product(x: F32, weight: F32) -> F32:
 
 def sigmoid(x: F32) -> F32:
     e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(np.float32)
+    y = np.where(x >= 0, np.float32(1), e)
+    e += 1
+    y /= e
+    return y
 
 
 def erf(x: F32) -> F32:
@@ -135,13 +140,19 @@ def attend(
     positions: I32,
     spec: AttentionSpec,
     tree: npt.NDArray[np.bool_] | None = None,
+    exact: bool = True,
 ) -> F32:
     """q [T, Hq, D] at positions [T] over k, v [L, Hkv, D] at positions 0..L-1: [T, Hq, Dv].
 
     tree [T, T]: the last T of k and v are the queries' own, at their positions, and seen as it says.
+    exact: a row's bits are its own; without, BLAS is many times faster over a long text.
     """
     group = spec.num_heads // spec.num_kv_heads
-    scores = np.einsum("thd,lhd->htl", q, np.repeat(k, group, axis=1)) * np.float32(spec.scale)
+    k, v = np.repeat(k, group, axis=1), np.repeat(v, group, axis=1)
+    if exact:
+        scores = np.einsum("thd,lhd->htl", q, k) * np.float32(spec.scale)
+    else:
+        scores = (q.transpose(1, 0, 2) @ k.transpose(1, 2, 0)) * np.float32(spec.scale)
     if spec.softcap is not None:
         scores = np.float32(spec.softcap) * np.tanh(scores / np.float32(spec.softcap))
     at = np.arange(k.shape[0])
@@ -166,4 +177,7 @@ def attend(
     total = weights.sum(axis=2, keepdims=True)
     if spec.sinks is not None:
         total = total + np.exp(spec.sinks[:, None, None] - top)
-    return np.asarray(np.einsum("htl,lhd->thd", weights / total, np.repeat(v, group, axis=1)), np.float32)
+    weights /= total
+    if exact:
+        return np.asarray(np.einsum("htl,lhd->thd", weights, v), np.float32)
+    return np.asarray((weights @ v.transpose(1, 0, 2)).transpose(1, 0, 2), np.float32)

@@ -244,6 +244,9 @@ class WatchedOps(ReferenceOps):
         meet: called with a weight and the rows [T, K] that it is multiplied with.
     """
 
+    exact = False
+    """Nobody compares a sample's bits with those that it has alone."""
+
     def __init__(self, meet: Meet) -> None:
         self._meet = meet
 
