@@ -41,7 +41,7 @@ def product(x: F32, weight: F32, exact: bool = True) -> F32:
     small tiles of one shape keep a row's bits (nearly) its own.
     """
     if not exact:
-        return np.matmul(x, weight.T)
+        return np.asarray(x @ weight.T, np.float32)
     y = np.empty((x.shape[0], weight.shape[0]), np.float32)
     for first in range(0, x.shape[0], ROWS):
         tile = x[first : first + ROWS]
