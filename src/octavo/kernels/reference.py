@@ -252,7 +252,9 @@ class ReferenceOps(Ops):
             k, v = layer.load(tables[s], int(lens[s]))
             queries = q.ref[rows].reshape(-1, spec.num_heads, spec.head_dim)
             tree = _tree(batch, rows, spec)
-            y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree, self.exact).reshape(len(queries), -1)
+            y[rows] = attend(queries, k, v, batch.positions[rows], spec, tree, self.exact).reshape(
+                len(queries), -1
+            )
         return Tensor(q.rows, y.shape[1], y)
 
 
