@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import resource
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from octavo.cli import main
 from octavo.cli.quantize import _tell
+from octavo.quantize import folder
 from octavo.quantize.job import Report
 from support.cli import command, environment, octavo_command
 from support.small_models import save_model, text
@@ -60,7 +63,13 @@ def test_what_was_left_out_is_listed(capsys: pytest.CaptureFixture[str]) -> None
         (["--method", "hqq"], "the method 'hqq' is not supported; awq, fp8, gptq, int8, nf4, rtn are"),
         (["--bits", "7"], "rtn with 7 bits is not supported"),
         (["--group-size", "128"], "groups of 128 do not divide rows of 192"),
-        (["--method", "awq"], "awq needs a text"),
+        (["--method", "awq"], "awq needs a text that is like what the model will read: --calibration"),
+        (["--method", "nf4", "--group-size", "32"], "nf4 has groups of its own: leave --group-size 32 out"),
+        (["--damp", "0.5"], "rtn has no use for --damp 0.5: leave it out"),
+        (["--method", "fp8", "--act-order"], "fp8 has no use for --act-order: leave it out"),
+        (["--no-double-quant"], "rtn has no use for --no-double-quant: leave it out"),
+        (["--allow-requantize"], "--allow-requantize is for GGUF files: leave it out"),
+        (["--type", "Q4_0"], "--type writes a GGUF file: call it"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -73,8 +82,116 @@ def test_what_is_wrong_is_one_line(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [(["--bits", "8"], "--bits 8"), (["--symmetric"], "--symmetric"), (["--damp", "0.5"], "--damp 0.5")],
+)
+def test_a_type_says_it_all(
+    words: list[str], said: str, dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "o.gguf"
+    assert main(["quantize", str(dense), str(out), "--type", "Q4_0", *words]) == 2
+    assert f"Q4_0 says how numbers are rounded: leave {said} out" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_no_model_is_called_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "text.txt"
+    file.write_text("Hello.")
+    assert main(["quantize", str(file), str(tmp_path / "o")]) in (1, 2)
+    assert "of which GGUF files are made" not in capsys.readouterr().err
+    assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize(
+    ("method", "names"),
+    [
+        ("nf4", ["nf4", "bitsandbytes-nf4", "bitsandbytes"]),
+        ("int8", ["int8", "bitsandbytes"]),
+        ("fp8", ["fp8", "compressed-tensors"]),
+    ],
+)
+def test_what_was_made_is_loaded_by_its_names_and_no_others(
+    method: str, names: list[str], dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path / "out")
+    assert main(["quantize", str(dense), out, "--method", method]) == 0
+    for name in (
+        "nf4",
+        "bitsandbytes-nf4",
+        "bitsandbytes-fp4",
+        "bitsandbytes",
+        "int8",
+        "fp8",
+        "compressed-tensors",
+    ):
+        capsys.readouterr()
+        status = main(["generate", out, "a", "-n", "1", "--quantization", name])
+        assert (status == 0) is (name in names), name
+        assert ("contradicts" in capsys.readouterr().err) is (name not in names)
+
+
+def test_two_runs_are_kept_apart(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """One that was interrupted holds the folder while it runs again; the other says so at once."""
+    out, read = tmp_path / "out", tmp_path / "text"
+    read.write_text(text(), encoding="utf-8")
+    words = ["quantize", str(dense), str(out), "--method", "gptq", "--group-size", "32"]
+    words += ["--calibration", str(read), "--calibration-samples", "4", "--calibration-length", "32"]
+    write, begun = folder.write_safetensors, list[int]()
+
+    def meanwhile(path: Path, tensors: Any) -> None:
+        if not begun:
+            begun.append(main(words))
+        write(path, tensors)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "write_safetensors", meanwhile)
+        assert main(words) == 0
+    assert begun == [2]
+    assert f"{out}.partial is being written by another process" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_where_it_goes_on(
+    dense: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write = folder.write_safetensors
+
+    def interrupted(path: Path, tensors: Any) -> None:
+        write(path, tensors)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(folder, "write_safetensors", interrupted)
+    assert main(["quantize", str(dense), str(tmp_path / "out"), "--group-size", "32"]) == 130
+    assert "out.partial holds what was made: the same command goes on there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+def test_a_disk_that_fills_leaves_what_can_be_gone_on_from(
+    whole: int, dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Files that are whole, in a folder that another run goes on in; and without one, nothing."""
+    write, written, out = folder.write_safetensors, list[Path](), tmp_path / "out"
+
+    def full(path: Path, tensors: Any) -> None:
+        if len(written) == whole:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(path, tensors)
+        written.append(path)
+
+    words = ["quantize", str(dense), str(out), "--group-size", "32", "--json"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(folder, "write_safetensors", full)
+        assert main(words) == 1
+    assert "no space left on the disk" in capsys.readouterr().err
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == ({"octavo-quantize.json", written[0].name} if whole else set())
+    assert main(words) == 0
+    assert json.loads(capsys.readouterr().out)["resumed"] == whole
+    assert [*tmp_path.iterdir()] == [out]
+
+
 def test_a_full_disk_is_one_line_and_it_goes_on_later(dense: Path, tmp_path: Path) -> None:
-    """Files may grow to 100 kB, which a layer's does, and the embedding's does not."""
+    """Files may grow to 100 kB: the first one does not fit, so nothing is there to go on from."""
     out = tmp_path / "out"
     line = command("quantize", str(dense), str(out), "--group-size", "32", "--json")
 
@@ -87,11 +204,7 @@ def test_a_full_disk_is_one_line_and_it_goes_on_later(dense: Path, tmp_path: Pat
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("octavo: error: File too large")
     assert not out.exists()
-    partial = tmp_path / "out.partial"
-    left = {path.name for path in partial.iterdir()}
-    assert "octavo-quantize.json" in left
-    assert not any(name.endswith(".part") for name in left)
+    assert not list(tmp_path.iterdir())
     done = subprocess.run(line, env=environment(), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert out.exists()
-    assert not partial.exists()
+    assert list(tmp_path.iterdir()) == [out]

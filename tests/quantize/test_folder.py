@@ -199,7 +199,7 @@ def refused(what: Asked, kind: type[OctavoError], message: str, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("method", "choice", "message"),
     [
-        ("rtn", Choice(5, 32), "rtn with 5 bits is not supported; 4 and 8 and 3 and 2 are"),
+        ("rtn", Choice(5, 32), "rtn with 5 bits is not supported; it has 2, 3, 4, 8"),
         ("awq", Choice(8, 32, symmetric=False), "awq with 8 bits"),
         ("rtn", Choice(4, 48), "groups of 48 columns are not supported"),
         ("rtn", Choice(4, 96), r"down_proj|\[128, 128\]: groups of 96 do not divide rows of 128"),

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 
 BytesProgress = Callable[[int, int], None]
 MB = 1_000_000
+TOLD_EACH_S = 15.0
+"""Seconds between two lines that count, so that what is quick says nothing."""
 
 
 @contextmanager
@@ -57,6 +59,18 @@ def _lines(label: str) -> BytesProgress:
     return callback
 
 
+def _counts(label: str) -> BytesProgress:
+    told = time.monotonic()
+
+    def callback(done: int, total: int) -> None:
+        nonlocal told
+        if time.monotonic() - told >= TOLD_EACH_S:
+            told = time.monotonic()
+            print(f"{label}: {done} of {total}", file=sys.stderr, flush=True)
+
+    return callback
+
+
 @contextmanager
 def saying(what: str, quiet: bool = False, after_s: float = 0.0) -> Generator[None, None, None]:
     """Say on stderr what is being done while it takes long, and how long it took.
@@ -88,9 +102,12 @@ def saying(what: str, quiet: bool = False, after_s: float = 0.0) -> Generator[No
 
 @contextmanager
 def count_progress(label: str, quiet: bool = False) -> Generator[BytesProgress, None, None]:
-    """The same for (things done, things in all): a bar on a terminal, nothing elsewhere."""
-    if quiet or not sys.stderr.isatty():
+    """The same for (things done, things in all): a bar on a terminal, elsewhere a line now and then."""
+    if quiet:
         yield lambda _done, _total: None
+        return
+    if not sys.stderr.isatty():
+        yield _counts(label)
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -35,14 +35,17 @@ class RoundingFlags:
         ),
     ] = None
     act_order: Annotated[
-        bool, typer.Option("--act-order/--no-act-order", help="GPTQ: large columns first (desc_act).")
-    ] = True
+        bool | None,
+        typer.Option("--act-order/--no-act-order", help="GPTQ: large columns first (desc_act); the default."),
+    ] = None
     damp: Annotated[
-        float, typer.Option("--damp", help="GPTQ: what is added to H's diagonal, as a share of its mean.")
-    ] = 0.01
+        float | None,
+        typer.Option("--damp", help="GPTQ: what H's diagonal is raised by, as a share of its mean; 0.01."),
+    ] = None
     double_quant: Annotated[
-        bool, typer.Option("--double-quant/--no-double-quant", help="NF4: scales of 8 bits too.")
-    ] = True
+        bool | None,
+        typer.Option("--double-quant/--no-double-quant", help="NF4: scales of 8 bits too; the default."),
+    ] = None
 
     def choice(self) -> Choice:
         """What was said, or the method's own.
@@ -55,12 +58,32 @@ class RoundingFlags:
         limits = writer_of(self.method).limits
         if self.group_size and not limits.groups:
             raise InvalidRequestError(
-                f"this method has groups of its own: leave --group-size {self.group_size} out", "group_size"
+                f"{self.method} has groups of its own: leave --group-size {self.group_size} out", "group_size"
             )
+        more = {"act_order": self.act_order, "damp": self.damp, "nested": self.double_quant}
+        said: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
+        for name in said:
+            if name not in limits.obeys:
+                flag = "double_quant" if name == "nested" else name
+                raise InvalidRequestError(
+                    f"{self.method} has no use for {self._as_typed(flag)}: leave it out"
+                )
         group = self.group_size if limits.groups else -1
         symmetric = limits.without if self.symmetric is None else self.symmetric
-        bits = self.bits or limits.bits[0]
-        return Choice(bits, group, symmetric, self.act_order, self.damp, self.double_quant)
+        return Choice(self.bits or limits.bits[0], group, symmetric, **said)
+
+    def said(self) -> list[str]:
+        """The flags that were given a value, as they were typed."""
+        names = ("bits", "group_size", "symmetric", "act_order", "damp", "double_quant")
+        unsaid = RoundingFlags()
+        return [self._as_typed(n) for n in names if getattr(self, n) != getattr(unsaid, n)]
+
+    def _as_typed(self, name: str) -> str:
+        value = getattr(self, name)
+        if value is False:
+            return "--asymmetric" if name == "symmetric" else f"--no-{name.replace('_', '-')}"
+        flag = f"--{name.replace('_', '-')}"
+        return flag if value is True else f"{flag} {value}"
 
 
 @dataclass(frozen=True, slots=True)

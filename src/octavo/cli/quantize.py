@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,12 +49,21 @@ def quantize(
 
     if out.suffix == ".gguf" and not kind:
         raise InvalidRequestError(f"{out} is a GGUF file: --type says which (Q4_0, Q8_0, Q4_K_M ...)")
+    if kind and out.suffix != ".gguf":
+        raise InvalidRequestError(f"--type writes a GGUF file: call it {out}.gguf")
+    if kind and (said := rounding.said()):
+        raise InvalidRequestError(f"{kind} says how numbers are rounded: leave {said[0]} out")
     choice = rounding.choice()
     fetch(model, as_json)
     asked = Asked(resolve(model), out, rounding.method, choice, text.text(), kind, allow_requantize)
     label = f"quantizing {model}"
     with saying(label, as_json), count_progress(label, as_json) as progress:
-        report = make(asked, progress)
+        try:
+            report = make(asked, progress)
+        except KeyboardInterrupt:
+            if (partial := asked.partial).exists():
+                print(f"{partial} holds what was made: the same command goes on there", file=sys.stderr)
+            raise
     if as_json:
         print(json.dumps({**dataclasses.asdict(report), "bits_per_weight": report.bits_per_weight}))
     else:

@@ -18,14 +18,13 @@ from octavo.checkpoints.base import Checkpoint
 from octavo.errors import CheckpointError, UnsupportedError
 from octavo.kernels.outline import Outline
 from octavo.kernels.weight import Array, F32Array, Weight
-from octavo.quant.scheme import method_of
+from octavo.quant.scheme import also_called, method_of
 
 _PACKAGE = "octavo.quant.making"
 _ROWS = 256
 """Rows that are f32 at a time."""
 _FLOATS = ("F32", "F16", "BF16")
-_SPELLINGS = {"gptq_marlin": "gptq", "awq_marlin": "awq", "bitsandbytes-fp4": "bitsandbytes"}
-_BITSANDBYTES = "bitsandbytes"
+_SPELLINGS = {"gptq_marlin": "gptq", "awq_marlin": "awq"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +98,7 @@ def made_on_load(wanted: str | None, checkpoint: Checkpoint) -> Method | None:
         stored = None if formats <= set(_FLOATS) else stored
     if stored is not None:
         own = _SPELLINGS.get(wanted, wanted).replace("-", "_")
-        if own == stored or (stored == _BITSANDBYTES and wanted.startswith(_BITSANDBYTES)):
+        if own == stored or (stored != "gguf" and wanted in also_called(checkpoint.config)):
             return None
         raise UnsupportedError(
             f"quantization {wanted!r} contradicts {checkpoint.path.name}, which is stored as "

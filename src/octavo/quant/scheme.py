@@ -77,6 +77,13 @@ def method_of(config: Mapping[str, Any]) -> str | None:
     return str(method).replace("-", "_")
 
 
+def also_called(config: Mapping[str, Any]) -> tuple[str, ...]:
+    """What else than its quant_method a config.json's format is called by who asks for one."""
+    settings = config.get("quantization_config")
+    called = getattr(_module_of(settings), "also_called", None)
+    return called(settings) if callable(called) else ()
+
+
 def _module_of(settings: Any) -> Any:
     """The file of schemes/ that reads this quantization_config."""
     method = settings.get("quant_method") if isinstance(settings, dict) else None

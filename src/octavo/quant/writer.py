@@ -97,6 +97,7 @@ class Limits:
         columns: a row must be a multiple of. rows: likewise, by bits.
         calibrated: it looks at activations. folds: it scales channels, and folds that into what comes before.
         zeros: it can have zero points; without: it can do without them.
+        obeys: members of Choice that say something of it beside bits, group and symmetric.
     """
 
     bits: tuple[int, ...]
@@ -107,6 +108,7 @@ class Limits:
     folds: bool = False
     zeros: bool = False
     without: bool = True
+    obeys: tuple[str, ...] = ()
 
 
 class Writer(Protocol):
@@ -174,8 +176,8 @@ def check_choice(name: str, limits: Limits, choice: Choice) -> None:
         UnsupportedError: the method has no such bits or groups.
     """
     if choice.bits not in limits.bits:
-        known = " and ".join(map(str, limits.bits))
-        raise UnsupportedError(f"{name} with {choice.bits} bits is not supported; {known} are", "bits")
+        known = ", ".join(map(str, sorted(limits.bits)))
+        raise UnsupportedError(f"{name} with {choice.bits} bits is not supported; it has {known}", "bits")
     if limits.groups and choice.group not in (-1, 0) and (choice.group < BLOCK or choice.group % BLOCK):
         raise UnsupportedError(
             f"groups of {choice.group} columns are not supported; multiples of {BLOCK}, and -1 for whole "

@@ -7,8 +7,10 @@ quantized ones before it give (Frantar et al. 2023, section 4); AWQ's by what th
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterable
@@ -41,18 +43,30 @@ def quantize_folder(asked: Asked, progress: Progress) -> Report:
         UnsupportedError: the method cannot be had of this model.
         OSError: the disk is full, or the like; the same command goes on later.
     """
-    partial = asked.target.with_name(f"{asked.target.name}.partial")
+    partial = asked.partial
     checkpoint = open_folder(asked.source)
     folder = _Folder(checkpoint, asked, partial, progress)
-    folder.prepare()
+    try:
+        folder.prepare()
+        _run(folder, partial)
+        (partial / STATE).unlink()
+        partial.rename(asked.target)
+        return folder.report
+    finally:
+        folder.close()
+
+
+def _run(folder: _Folder, partial: Path) -> None:
+    """Make all of it, and leave nothing that no later run could go on from."""
     try:
         folder.run()
     except OctavoError:  # which the same command would meet again
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    (partial / STATE).unlink()
-    partial.rename(asked.target)
-    return folder.report
+    except OSError:
+        if folder.nothing_finished:
+            shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 class Files:
@@ -78,7 +92,8 @@ class _Folder:
         self._matrices = Matrices(checkpoint, asked, self.report)
         self._files = Files(checkpoint.tensors)
         self._made: dict[str, Tensors] = {}
-        self._current = -1
+        self._finished: set[int] = set()
+        self._current = self._held = -1
         self._done = 0
 
     def prepare(self) -> None:
@@ -86,7 +101,8 @@ class _Folder:
         asked, limits = self._asked, self._matrices.writer.limits
         if limits.calibrated and asked.calibration is None:
             raise InvalidRequestError(
-                f"{asked.method} needs a text that is like what the model will read", "calibration"
+                f"{asked.method} needs a text that is like what the model will read: --calibration FILE",
+                "calibration",
             )
         if not limits.calibrated and asked.calibration is not None:
             raise InvalidRequestError(f"{asked.method} looks at no text: leave it out", "calibration")
@@ -106,8 +122,25 @@ class _Folder:
                 f"{self._partial} was begun by another command, or of another model: repeat that command, or "
                 "remove the folder"
             )
+        self._lock()
         self._finished = {i for i in range(len(self._files.names)) if self._path(i).exists()}
         self.report.resumed = len(self._finished)
+
+    def _lock(self) -> None:
+        """Two runs of one command would both write what is missing. The lock ends with the process."""
+        self._held = os.open(self._partial / STATE, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise InvalidRequestError(f"{self._partial} is being written by another process") from None
+
+    def close(self) -> None:
+        if self._held >= 0:
+            os.close(self._held)
+
+    @property
+    def nothing_finished(self) -> bool:
+        return not self._finished
 
     @property
     def _context(self) -> int | None:

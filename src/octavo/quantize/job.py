@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from octavo.checkpoints import open_checkpoint
 from octavo.errors import InvalidRequestError
 from octavo.quant.writer import Choice
 from octavo.quantize.calibration import Calibration
@@ -32,6 +33,11 @@ class Asked:
     calibration: Calibration | None = None
     kind: str = ""
     requantize: bool = False
+
+    @property
+    def partial(self) -> Path:
+        """Where a folder lies until it is whole."""
+        return self.target.with_name(f"{self.target.name}.partial")
 
 
 @dataclass(slots=True)
@@ -76,11 +82,14 @@ def quantize(asked: Asked, progress: Progress = lambda _done, _total: None) -> R
     """
     if asked.target.exists():
         raise InvalidRequestError(f"{asked.target} is there already: name another, or remove it", "out")
+    if asked.requantize and asked.source.is_dir():
+        raise InvalidRequestError("--allow-requantize is for GGUF files: leave it out", "allow_requantize")
     if asked.kind:
         from octavo.quantize.gguf_file import quantize_file
 
         return quantize_file(asked, progress)
     if not asked.source.is_dir():
+        open_checkpoint(asked.source)  # whatever else it may be has its own error
         raise InvalidRequestError(
             f"{asked.source.name} is a GGUF file, of which GGUF files are made: name a --type", "kind"
         )

@@ -53,6 +53,13 @@ def open_scheme(settings: Settings) -> Scheme:
     return partial(_nibbles, _layout(settings))
 
 
+def also_called(settings: Settings) -> tuple[str, ...]:
+    if _eight(settings):
+        return ("int8",)
+    kind = str(settings.get("bnb_4bit_quant_type", "nf4"))
+    return kind, f"bitsandbytes-{kind}"
+
+
 def settings_of(nibbles: Choice | None, left_out: Sequence[str]) -> dict[str, Any]:
     """The quantization_config of NF4, or where nibbles is None of LLM.int8."""
     return {

@@ -54,6 +54,11 @@ _STRATEGIES = {False: ("tensor", "channel", "block"), True: ("channel", "group")
 """By whether numbers are packed into words."""
 
 
+def also_called(settings: Settings) -> tuple[str, ...]:
+    groups = (settings.get("config_groups") or {}).values()
+    return ("fp8",) if any((group.get("weights") or {}).get("type") == "float" for group in groups) else ()
+
+
 def open_scheme(settings: Settings) -> Scheme:
     groups: list[dict[str, Any]] = list((settings.get("config_groups") or {}).values())
     packed = {_check(group, settings.get("format")) for group in groups}

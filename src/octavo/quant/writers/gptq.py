@@ -25,7 +25,14 @@ _BLOCK = 128
 class Gptq:
     """A Writer."""
 
-    limits = Limits((4, 8, 3, 2), (128, 64, 32), rows=STORED_BITS, calibrated=True, zeros=True)
+    limits = Limits(
+        (4, 8, 3, 2),
+        (128, 64, 32),
+        rows=STORED_BITS,
+        calibrated=True,
+        zeros=True,
+        obeys=("act_order", "damp"),
+    )
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
         return settings_of(choice, act_order=choice.act_order)

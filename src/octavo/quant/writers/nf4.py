@@ -15,7 +15,7 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 class Nf4:
     """A Writer."""
 
-    limits = Limits((4,), columns=NF4_GROUP)
+    limits = Limits((4,), columns=NF4_GROUP, obeys=("nested",))
 
     def settings(self, choice: Choice, left_out: Sequence[str]) -> dict[str, Any]:
         return settings_of(choice, left_out)
