@@ -46,6 +46,29 @@ def test_chances_follow_what_happens() -> None:
     assert wide[0] > 2 * errors[0]
 
 
+@pytest.mark.parametrize(("steady", "mean"), [(True, (1 + 2 + 1) / (2 + 2 + 3)), (False, (1 + 2) / (2 + 2))])
+def test_later_tokens_of_a_model_speak_for_its_first_one(steady: bool, mean: float) -> None:
+    """Both first ones were right, and of three that came after a right one a single one was."""
+    acceptance = Acceptance(steady)
+    for row in (0, 1):
+        acceptance.start(row)
+    for text in ([1, 2], [1, 1, 2]):
+        acceptance.offered(0, Draft.chain([1, 1, 1]))
+        acceptance.observe(0, text)
+    assert acceptance.chances(1, 0, 1)[0] == [pytest.approx(mean, abs=0.005)]
+
+
+def test_the_first_token_of_many_speaks_for_itself() -> None:
+    """It is wrong each other time, a later one never."""
+    acceptance = Acceptance(steady=True)
+    acceptance.start(0)
+    for _ in range(60):
+        for text in ([1, 1, 1], [2]):
+            acceptance.offered(0, Draft.chain([1, 1, 1]))
+            acceptance.observe(0, text)
+    assert acceptance.chances(0, 0, 1)[0] == [pytest.approx(0.5, abs=0.06)]
+
+
 def test_a_new_row_is_as_all_are_and_goes_its_own_way() -> None:
     acceptance = Acceptance()
     for row in (0, 1):

@@ -310,6 +310,21 @@ def catching_up_is_followed(module: Any) -> None:
     assert policy.lack_s == pytest.approx(0.2 * 7 / 8)
 
 
+def later_tokens_count_as_first_ones(module: Any) -> None:
+    acceptance = module.Acceptance(steady=True)
+    for row in (0, 1):
+        acceptance.start(row)
+    for text in ([1, 2], [1, 1, 2]):
+        acceptance.offered(0, Draft.chain([1, 1, 1]))
+        acceptance.observe(0, text)
+    assert acceptance.chances(1, 0, 1)[0][0] == pytest.approx(4 / 7, abs=0.005)
+    for _ in range(60):
+        for text in ([1, 1, 1], [2]):
+            acceptance.offered(0, Draft.chain([1, 1, 1]))
+            acceptance.observe(0, text)
+    assert acceptance.chances(0, 0, 1)[0][0] == pytest.approx(0.5, abs=0.06)
+
+
 CASES: Cases = {
     "octavo.spec.ahead": (
         [
@@ -320,7 +335,7 @@ CASES: Cases = {
             catching_up_is_followed,
         ],
         [
-            ("            self._trial -= len(taken)\n", ""),
+            ("            self._trial -= len({row for _, _, row in taken})\n", ""),
             ("if not taken and self._trial > 0:", "if False:"),
             ("min(mean - HOPED * error, 1.0)", "mean"),
             ("min(mean - HOPED * error, 1.0)", "mean - error"),
@@ -375,8 +390,12 @@ CASES: Cases = {
         ],
     ),
     "octavo.spec.acceptance": (
-        [chances_are_learned],
+        [chances_are_learned, later_tokens_count_as_first_ones],
         [
+            ("                    if before:\n", "                    if True:\n"),
+            ("if place == 0 and self._later.seen:", "if False:"),
+            ("min(self._later.seen[0], LATER)", "self._later.seen[0]"),
+            ("more * self._later.right[0] / self._later.seen[0]", "self._later.right[0]"),
             ("if support not in followed:", "if True:"),
             ("most = min(mean, most)", "most = mean"),
             ("self._children.get((self._node, token))", "self._children.get((-1, token))"),

@@ -13,6 +13,7 @@ the node) and by the draft's support, for each row and for all rows together: a 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from octavo.params.drafts import Draft
 
@@ -30,6 +31,8 @@ ROW_PRIOR = 3.0
 """Drafts that what all rows say counts as, for one of them."""
 STEADY_PRIOR = 20.0
 """The same where a model drafts: how often it is right depends less on the row."""
+LATER = 8.0
+"""Drafts that a model's later tokens, each after a right one, count as for its first one, at most."""
 
 
 class Chances:
@@ -104,6 +107,7 @@ class Acceptance:
 
     def __init__(self, steady: bool = False) -> None:
         self._steady, self._row_prior = steady, STEADY_PRIOR if steady else ROW_PRIOR
+        self._later = Chances(ALL_MEMORY)
         self._all: dict[int, Chances] = {}
         self._rows: dict[int, dict[int, Chances]] = {}
         self._followed: dict[int, dict[int, FollowedDraft]] = {}  # of each row, by support
@@ -142,6 +146,10 @@ class Acceptance:
                 one = own[support] = Chances(ROW_MEMORY)
             everyone.add(hits)
             one.add(hits)
+            if self._steady:  # a token after a right one is as likely right as the first one
+                for before, hit in pairwise(hits):
+                    if before:
+                        self._later.add((hit,))
             best = hits if best is None or sum(hits) > sum(best) else best
         return best
 
@@ -157,6 +165,9 @@ class Acceptance:
         guess, most = 0.5, 1.0
         for place in range(count):
             right, seen = guess * PRIOR, PRIOR
+            if place == 0 and self._later.seen:
+                more = min(self._later.seen[0], LATER)
+                right, seen = right + more * self._later.right[0] / self._later.seen[0], seen + more
             if everyone is not None and place < len(everyone.seen):
                 right, seen = right + everyone.right[place], seen + everyone.seen[place]
             mean = right / seen

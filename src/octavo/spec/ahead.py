@@ -10,7 +10,7 @@ and from what the forwards that draft take, beside what the verifying step takes
     + what the drafter lacks of a row          seconds of a token, which a row pays once: its prompt, and what
                                                it went on with while nothing was drafted
 
-Nothing is learned of a row for which nothing is drafted. So an engine begins with a trial of a few tokens, in
+Nothing is learned of a row for which nothing is drafted. So an engine begins with a trial of a few drafts, in
 which it hopes for the best that may be, and the small share of the time that Auto spends on what seems not to
 pay is what finds out later when drafts pay again: of the rows that lack least, and what they lack is paid for
 as well.
@@ -29,7 +29,7 @@ from octavo.spec.policy import SELDOM, Auto, Chance, Spending
 HORIZON = 64
 """Tokens that a row is expected to generate yet: what its drafter lacks must pay within so many."""
 TRIAL = 16
-"""Tokens that an engine may draft because they would pay, were they right as often as may be."""
+"""Drafts that an engine may make because they would pay, were they right as often as may be."""
 HOPED = 2.0
 """Standard errors by which a trial takes a chance to be higher: not one wrong token ends it, but three."""
 NEAR = 8
@@ -101,7 +101,7 @@ class Ahead(Auto):
             self._note(self._rows[row], row in drafted)
         if not taken and self._trial > 0:
             taken = self._paying(chances, hoping=True)
-            self._trial -= len(taken)
+            self._trial -= len({row for _, _, row in taken})
         if not taken and chances:  # not worth it, as far as is known: what is it worth?
             taken = self._probe(chances)
         counts: dict[int, int] = {}
