@@ -46,8 +46,8 @@ class ModelDrafts:
     Attributes:
         seconds: spent on drafts so far, but for prompts. forwards: how many there were.
         last_rows, last_seconds: of one of the last forwards, where each computed a token of the same rows.
-        caught_up: (tokens, rows drawn of, seconds) of the last forward that computed more of some row than
-            a draft may have left.
+        caught_up: (tokens, rows drawn of, seconds) of the forward of the last drafts that computed more of some
+            row than a draft may have left, if there was one.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class ModelDrafts:
         self._ends: dict[int, int] = {}  # row -> slots that its pages were given for
         self.seconds, self.forwards = 0.0, 0
         self.last_rows, self.last_seconds = 0, 0.0
-        self.caught_up: tuple[int, int, float] | None = None
+        self.caught_up: list[tuple[int, int, float]] = []
 
     def attach(self, states: RequestStates, samplings: SamplingRows, vocab_size: int) -> None:
         """The rows that are drafted for, and the tokens of the target. Once, before anything else."""
@@ -117,7 +117,7 @@ class ModelDrafts:
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
         begin, states, before = time.perf_counter(), self._states, self.forwards
-        self.caught_up = None
+        self.caught_up.clear()
         known = {row: states.length.item(row) for row in most}
         wanted = {row: self._fitting(row, known[row], count) for row, count in most.items()}
         try:
@@ -134,10 +134,11 @@ class ModelDrafts:
         for row, tokens in drafts.items():  # (the last one was drawn, and not computed)
             self._written.wrote(states, row, known[row], tokens[:-1], self._held(row))
         took, forwards = time.perf_counter() - begin, self.forwards - before
-        if self.caught_up is None:
+        caught_up = len(self.caught_up)
+        if not caught_up:
             self.seconds += took
         # (A forward that catches up says nothing of those that draft one token of each row.)
-        alike = self.caught_up is None and {len(tokens) for tokens in drafts.values()} == {forwards}
+        alike = not caught_up and {len(tokens) for tokens in drafts.values()} == {forwards}
         self.last_rows, self.last_seconds = (len(drafts), took / forwards) if alike else (0, 0.0)
         return {row: Draft.chain(tokens) for row, tokens in drafts.items() if tokens}
 
@@ -176,7 +177,7 @@ class ModelDrafts:
         going = self._draw(steps, known) if steps else []
         if any(step.count > wanted[step.row] + 1 for step in steps):  # no draft has left so many
             took = time.perf_counter() - begin
-            self.caught_up = sum(step.count for step in steps), len(going), took
+            self.caught_up.append((sum(step.count for step in steps), len(going), took))
         for step in steps:
             tokens = states.tokens[step.row, step.start : step.start + step.count].tolist()
             self._written.wrote(states, step.row, step.start, tokens, self._held(step.row))

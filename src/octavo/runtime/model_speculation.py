@@ -50,9 +50,9 @@ class ModelSpeculation(Speculation):
         if rows := self.drafts.last_rows:  # what the drafts before have taken
             policy.drafted(rows, self.drafts.last_seconds)
             self.drafts.last_rows = 0
-        if caught_up := self.drafts.caught_up:
+        for caught_up in self.drafts.caught_up:
             policy.caught_up(*caught_up)
-            self.drafts.caught_up = None
+        self.drafts.caught_up.clear()
         lacks = {row: known[row] - self.drafts.written(row, known[row]) for row in going}
         policy.foresee(known, lacks, load)
         return policy.wanted(going)

@@ -249,8 +249,8 @@ class SpeculatingRunner(ModelRunner):
         begin = time.perf_counter()
         for load, began, ended, verified in self._untold:
             # A step that has verified nothing need not have been followed by asking.
-            asking = not verified or self._speculation.asking_apart
-            other = self._speculation.asking_s if asking else 0.0
+            apart = self._speculation.asking_apart or not verified
+            other = self._speculation.asking_s if apart else 0.0
             self._speculation.took(load, ended - began, begin - began - other)
         self._untold.clear()
         drafted = any(step.drafts for step in steps)

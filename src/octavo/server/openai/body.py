@@ -128,10 +128,8 @@ def parse(model: type[Model], body: bytes) -> Model:
     try:  # of many different names in a large body each would be looked for among those remembered
         value = pydantic_core.from_json(body, allow_inf_nan=False, cache_strings=len(body) <= LONG_TEXT)
     except ValueError as error:
-        why = f"is not valid JSON: {error}"
-        if "recursion limit" in why:  # of the parser, which such a body may well satisfy otherwise
-            why = "is JSON that is nested too deeply"
-        raise ApiError(400, f"the body {why}", code="invalid_json") from None
+        why = "nested too deeply" if "recursion limit" in str(error) else f"not valid JSON: {error}"
+        raise ApiError(400, f"the body is {why}", code="invalid_json") from None
     let_turn()
     if not isinstance(value, dict):
         raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")

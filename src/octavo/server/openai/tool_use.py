@@ -100,10 +100,9 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
         schemas[name] = _NO_ARGUMENTS if parameters is None else parameters or _ANY_OBJECT
         if function.get("strict"):
             strict.add(name)
-    given = tuple(dict(tool) for tool in tools)
+    given, callable_ = tuple(dict(tool) for tool in tools), schemas
     if choice is None:  # OpenAI's default
         choice = "auto" if schemas else "none"
-    callable_ = schemas
     if isinstance(choice, dict) and choice.get("type") == "allowed_tools":
         choice, callable_ = _allowed(choice, schemas)
     if choice == "none":
@@ -122,9 +121,8 @@ def tool_use(tools: Sequence[Any], choice: Any, parallel: bool) -> ToolUse:
 def check_name(name: Any, where: str) -> None:
     """Raise InvalidRequestError unless a tool may be called so."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise InvalidRequestError(
-            f"{where} must be 1 to 128 letters, digits, dots, dashes or underscores", "tools"
-        )
+        wanted = "1 to 128 letters, digits, dots, dashes or underscores"
+        raise InvalidRequestError(f"{where} must be {wanted}", "tools")
 
 
 def _function(tool: Any, where: str) -> dict[str, Any]:
