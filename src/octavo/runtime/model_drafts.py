@@ -46,8 +46,8 @@ class ModelDrafts:
     Attributes:
         seconds: spent on drafts so far, but for prompts. forwards: how many there were.
         last_rows, last_seconds: of one of the last forwards, where each computed a token of the same rows.
-        caught_up: (tokens, rows drawn of, seconds) of the forward of the last drafts that computed more of some
-            row than a draft may have left, if there was one.
+        caught_up: (tokens, rows drawn of, seconds) of the last drafts' forward that computed more of a row
+            than a draft may have left, if there was one.
     """
 
     def __init__(

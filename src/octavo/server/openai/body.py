@@ -135,9 +135,8 @@ def parse(model: type[Model], body: bytes) -> Model:
         raise ApiError(400, f"the body must be a JSON object, not {json_type(value)}")
     given = [name for name, member in value.items() if member is not None]  # null and absent are the same
     fields = {name: value[name] for name in given if name in model.model_fields}
-    for name in given:
-        if name not in model.model_fields:  # it may stand for fields of other names
-            fields |= check_unknown(name, value, model)
+    for name in [each for each in given if each not in model.model_fields]:
+        fields |= check_unknown(name, value, model)  # it may stand for fields of other names
     if isinstance(options := fields.get("stream_options"), dict):
         wanted = [(k, v) for k, v in options.items() if v is not None]
         fields["stream_options"] = dict(wanted[:16])  # it takes two: of more the first unknown one is named
