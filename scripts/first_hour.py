@@ -42,10 +42,11 @@ ELSEWHERE = {
     r"npm install|octavo launch|serve MODEL": "an agent of others, and its model: make test-clients",
     r"docker|kubectl|systemctl|useradd|install -|python3 -m venv /opt|python3 -c .*keys\.toml|/opt/":
         "a machine to deploy to: tests/deploy",
+    r"octavo (pull|rm) org/name": "it asks a hub of others: tests/checkpoints has one on loopback",
     r"lm_eval": "lm-eval is needed: make test-clients",
     r"ablate --only|bench (sweep|ablate) ": "it takes many minutes: make figures measures it",
 }  # fmt: skip
-NEEDS_FOLDER = re.compile(r"org/name|\./folder|name-")
+NEEDS_FOLDER = re.compile(r"org/name|\./folder|FOLDER|name-")
 TYPED = {r"octavo (chat|run) smollm2$": "Hi\n/exit\n", r"octavo rm ": "y\n"}
 """What somebody types then, by what the command is."""
 ENDS_AT = {"watermark detect": (0, 1)}
@@ -157,7 +158,7 @@ class Typist:
         with (self.clone / "README.md").open("a", encoding="utf-8") as file:
             file.write("\nOne more line.\n")  # for git diff
         if self.folder is not None:
-            for name in ("folder", "org/name"):
+            for name in ("folder", "FOLDER", "org/name"):
                 (self.clone / name).parent.mkdir(exist_ok=True)
                 (self.clone / name).symlink_to(self.folder.resolve())
 
