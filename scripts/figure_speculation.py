@@ -147,7 +147,7 @@ def model_drafts(row: str, label: str) -> Row:
     return Row(
         label, "draft_models", (f"rows/{row}/measured", f"rows/{row}/unrepeated", said),
         ("{0:.2f} ({1:.2f} where no answer loops); {2}",),
-        "benchmarks/draft_models.py TARGET.gguf DRAFTER.gguf --write",
+        "benchmarks/draft_models.py TARGET.gguf DRAFTER.gguf [--prompts FILE] --write",
     )  # fmt: skip
 
 
