@@ -449,8 +449,8 @@ COUNTED = Table((
         "tool-calls",
         ("result/passed", "result/fixtures", "result/by_design"),
         ("{0:.0f} of {1:.0f}, {2:.0f} differ by design",), "make test-tool-calls RESULT=1"),
-    Row("a newcomer's first hour: commands of the README and the how-to pages that do what they say, typed in "
-        "a fresh clone", "first-hour", ("result/passed", "result/typed"), ("{0:.0f} of {1:.0f}",),
+    Row("a newcomer's first hour: commands of the README and the how-to pages that do what they say, typed "
+        "in a fresh clone", "first-hour", ("result/passed", "result/typed"), ("{0:.0f} of {1:.0f}",),
         'make first-hour RESULT=1 ARGS="--folder FOLDER"'),
     Row("bounded strings and arrays at temperature 1.5: answers that are not valid", "valid_json",
         (invalid, "result/runs"), ("{0:.0f} of {1:.0f}",), "benchmarks/valid_json.py", most=0),
