@@ -91,11 +91,24 @@ def parse(shape: dict[str, Any], reply: Reply) -> None:
     read(READS[path], reply)
 
 
+STREAMS = ("/v1/chat/completions", "/v1/responses", "/v1/messages")
+
+
+def turned(shape: dict[str, Any]) -> dict[str, Any]:
+    """The same request, its answer whole where it was streamed, and streamed where it was whole."""
+    body = {key: value for key, value in shape["body"].items() if key != "stream_options"}
+    return {**shape, "body": {**body, "stream": not body.get("stream", False)}}
+
+
+TURNED = [turned(shape) for shape in SHAPES if shape["path"] in STREAMS]
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, TURNED], ids=["as recorded", "turned"])
 @pytest.mark.parametrize("reply", ["Hello", TALK], ids=["a text", "a call"])
-def test_every_shape_gets_what_its_service_answers(reply: str) -> None:
+def test_every_shape_gets_what_its_service_answers(shapes: list[dict[str, Any]], reply: str) -> None:
     app = app_of(reply)
     wrong = []
-    for shape in SHAPES:
+    for shape in shapes:
         found = asyncio.run(
             call(app, shape["method"], shape["path"], shape.get("body"), headers=dict(shape["headers"]))
         )
@@ -108,7 +121,7 @@ def test_every_shape_gets_what_its_service_answers(reply: str) -> None:
 
 def test_they_are_many_and_of_many() -> None:
     agents = Counter(shape["headers"].get("user-agent", "").partition("/")[0] for shape in SHAPES)
-    assert len(SHAPES) >= 150
+    assert 2 * len(SHAPES + TURNED) >= 500
     assert len([name for name, count in agents.items() if count >= 3]) >= 12
     asked = Counter(expected(shape) for shape in SHAPES)
     assert asked[200] > 0.8 * len(SHAPES)
