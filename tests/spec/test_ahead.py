@@ -122,13 +122,19 @@ def test_it_begins_again_where_drafts_are_right_again() -> None:
     assert sum(count > 0 for count in engine.asked[-200:]) > 180
 
 
+def drafting_alone(share: float, told: float, chance: float, steps: int) -> Simulated:
+    """One row's steps; the table of the start says that the drafter takes `told` of the target's time."""
+    engine = Simulated("memory", share, 1)
+    policy = Ahead(CostTable(MACHINES["memory"]), drafter_of("memory", told))
+    policy.start(0, MOST)
+    for _ in range(steps):
+        engine.step(policy, chance)
+    return engine
+
+
 def test_a_slower_drafter_drafts_less() -> None:
     """Costs are followed: the table of the start said a tenth of what it takes."""
-    engine = Simulated("memory", 1.0, 1)
-    policy = Ahead(CostTable(MACHINES["memory"]), drafter_of("memory", 0.1))
-    policy.start(0, MOST)
-    for _ in range(600):
-        engine.step(policy, 0.3)
+    engine = drafting_alone(1.0, 0.1, 0.3, 600)
     assert sum(engine.asked[:20]) > 4
     assert sum(engine.asked[-200:]) < 20
 
@@ -173,11 +179,7 @@ def test_a_good_drafter_is_found_within_an_answer(share: float) -> None:
 
 def test_a_trial_is_one() -> None:
     """Where no draft is ever right it loses a few steps' time once, and then its share."""
-    engine = Simulated("memory", 0.45, 1)
-    policy = Ahead(CostTable(MACHINES["memory"]), drafter_of("memory", 0.45))
-    policy.start(0, MOST)
-    for _ in range(100):
-        engine.step(policy, 0.0)
+    engine = drafting_alone(0.45, 0.45, 0.0, 100)
     assert 1 < sum(count > 0 for count in engine.asked[:50]) < 20
     assert sum(count > 0 for count in engine.asked[50:]) <= 2
 
