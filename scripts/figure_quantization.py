@@ -99,6 +99,17 @@ def beside(file: str, work: str) -> Row:
     )  # fmt: skip
 
 
+def fork(file: str, work: str) -> Row:
+    """The same row's third engine, of which nothing is asked."""
+    at = f"rows/{file}, {work}"
+    return Row(
+        f"{file}: {work}", "same_files",
+        (f"{at}/ik/ratio", f"{at}/ours", f"{at}/spread", f"{at}/ik/theirs", f"{at}/ik/their_spread"),
+        ("{1:rate} ({2:.2f})", "{3:rate} ({4:.2f})", "{0:.2f}"), spread=f"{at}/spread",
+        detail=lambda result: chosen_settings(value_at(result, f"{at}/ik/settings") or {}),
+    )  # fmt: skip
+
+
 def chosen_settings(settings: dict[str, Any]) -> str:
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
@@ -124,6 +135,11 @@ TABLES = {
         tuple(beside(file, work) for file in FILES for work in WORK),
         columns=("Octavo", "llama.cpp", "ratio"), first="tok/s", detail="llama.cpp's settings",
         command=SAME,
+    ),
+    "same-files-ik": Table(
+        tuple(fork(file, work) for file in FILES for work in WORK),
+        columns=("Octavo", "ik_llama.cpp", "ratio"), first="tok/s", detail="ik_llama.cpp's settings",
+        command=f"{SAME} --ik llama-batched-bench",
     ),
     "held": Table(tuple(
         Row(f"{file}: weights in memory over those of the file", "same_files",

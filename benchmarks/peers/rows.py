@@ -9,12 +9,14 @@ TINYLLAMA = "tinyllama-1.1b"
 """The name of the synthetic model; every other name is Octavo's."""
 OURS, OURS_INT8, OURS_F16 = "octavo", "octavo int8 KV", "octavo f16 KV"
 THEIRS, THEIRS_Q8 = "llama.cpp", "llama.cpp q8_0 KV"
+IK = "ik_llama.cpp"
 GROUPS: Mapping[str, str] = {
     OURS: "engine (scheduler, pages, sampler), greedy, int16 KV",
     OURS_INT8: "engine, greedy, int8 KV",
     OURS_F16: "engine, greedy, float16 KV",
     THEIRS: "bare steps through its C interface, no scheduler, argmax, KV of 16 bits",
     THEIRS_Q8: "bare steps through its C interface, no scheduler, argmax, q8_0 KV",
+    IK: "its own llama-batched-bench: bare steps, nothing drawn, KV of 16 bits",
     "transformers": "bare steps, argmax, its own cache",
     "openvino-genai": "engine, greedy, its own KV type",
     "vllm": "engine, greedy, 16-bit KV",

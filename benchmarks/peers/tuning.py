@@ -40,6 +40,8 @@ def choices(entry: Entry, shape: Shape, threads: int) -> dict[str, list[Any]]:
             if not shape.heavy and threads > 1:
                 found["threads"] = [threads, threads - 1]
             return found
+        case "ik_llama_cpp":
+            return {"repack": [False, True], "flash_attn": [1, 0], "ubatch": [512, 128, 2048]}
         case "transformers":
             return {
                 "attention": ["sdpa", "eager"],

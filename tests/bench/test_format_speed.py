@@ -57,6 +57,8 @@ def check_ratios(same: Any) -> None:
     assert (found["ratio"], found["reached"], found["noisy"]) == (0.5, False, False)
     assert same.judged(None, slow, "decode", 1.0)["ratio"] is None
     assert same.judged(fast, None, "decode", 1.0)["why"]
+    assert same.forked(fast, slow, "decode") == {"theirs": 15.0, "their_spread": 1.05, "ratio": 2.0}
+    assert same.forked(fast, None, "decode") == {"ratio": None}
 
 
 CASES: Cases = {
@@ -72,6 +74,7 @@ CASES: Cases = {
     "same_files": ([check_ratios], [
         ("ours[figure] / theirs[figure]", "theirs[figure] / ours[figure]"),
         ("\"reached\": ratio >= least", "\"reached\": round(ratio, 2) >= round(least, 2)"),
+        ("ours[figure] / fork[figure]", "fork[figure] / ours[figure]"),
         ("ours[f\"{figure}_spread\"] > NOISY", "theirs[f\"{figure}_spread\"] > NOISY"),
     ]),
 }  # fmt: skip

@@ -108,6 +108,8 @@ def test_the_score_counts_and_says_why() -> None:
     assert found["share"] == pytest.approx(3 / 5, abs=1e-4)
     assert found["share_at_hand"] == pytest.approx(3 / 4, abs=1e-4)
     assert 0 < found["compiled_p50_ms"] < found["first_use_p50_ms"] < found["confined_p50_ms"]
+    assert found["native"] == 3
+    assert min(found["native_p50_ms"], found["worked_out_p50_ms"]) > 0
     assert found["reasons"] == {
         "JSON schema keyword 'contains' with 'minContains' or 'maxContains' is not supported": 1,
         "refers to what is not at hand": 1,

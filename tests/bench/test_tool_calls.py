@@ -44,7 +44,8 @@ class Judge:
 
 def test_an_answer_is_read_whole_and_in_pieces() -> None:
     judge = Judge()
-    assert tool_calls.judged(fixture(f"<think>why</think>\n\nSure.\n{CALL}"), judge, judge) == ("pass", [], 0)
+    assert tool_calls.judged(fixture(f"<think>why</think>\n\nSure.\n{CALL}"), "stop", judge, judge) == (
+        "pass", [], 0)  # fmt: skip
     (seen,) = judge.seen
     assert (seen.reasoning_content, seen.content) == ("why", "Sure.")
     assert [(call.name, call.arguments_raw) for call in seen.tool_calls] == [("f", '{"a": 1}')]
@@ -53,12 +54,12 @@ def test_an_answer_is_read_whole_and_in_pieces() -> None:
 
 def test_calls_that_are_only_begun_are_counted_and_left_out() -> None:
     judge = Judge()
-    assert tool_calls.judged(fixture(CALL[:-20], "truncated"), judge, judge) == ("pass", [], 1)
+    assert tool_calls.judged(fixture(CALL[:-20], "truncated"), "length", judge, judge) == ("pass", [], 1)
     assert judge.seen[0].tool_calls == []
 
 
 def test_a_stream_that_is_not_the_whole_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tool_calls, "cuts", lambda text: [[text[:-3]], [text]])
-    status, wrong, _ = tool_calls.judged(fixture(CALL), Judge(), Judge())
+    status, wrong, _ = tool_calls.judged(fixture(CALL), "stop", Judge(), Judge())
     assert status == "fail"
     assert wrong == ["stream 0 is not the whole"]
