@@ -1,5 +1,10 @@
 """ik_llama.cpp by its own llama-batched-bench: it has no Python package.
 
+    cmake -B build -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON -DGGML_IQK_FA_ALL_QUANTS=OFF -DLLAMA_CURL=OFF
+    cmake --build build --target llama-batched-bench
+
+(With attention over pages of 16 bits alone, which is what runs here: the others take half an hour to build.)
+
 What it computes is the same shape of work (so many streams' prompts, then so many tokens of each), on ids of
 its own, without drawing a token: Octavo and llama.cpp draw theirs.
 """
@@ -8,6 +13,8 @@ from __future__ import annotations
 
 import re
 import subprocess
+import tempfile
+from pathlib import Path
 from typing import Any
 
 from engines.base import Timing
@@ -26,7 +33,8 @@ class Engine:
         self._step = int(options.get("ubatch", 512))
         flash, kv = int(options.get("flash_attn", 1)), str(options.get("kv_type", "f16"))
         self._command = [
-            str(options["bench"]), "-m", model, "-t", str(threads), "-tb", str(threads), "-fa", str(flash),
+            str(Path(options["bench"]).resolve()), "-m", str(Path(model).resolve()),
+            "-t", str(threads), "-tb", str(threads), "-fa", str(flash),
             "-b", "2048", "-ub", str(self._step), "-ctk", kv, "-ctv", kv,
         ]  # fmt: skip
         repack = bool(options.get("repack", False))
@@ -45,7 +53,10 @@ class Engine:
         steps = new_tokens - 1
         context = -(-streams * (length + steps) // PADDING) * PADDING
         shape = ["-c", str(context), "-npp", str(length), "-ntg", str(steps), "-npl", str(streams)]
-        done = subprocess.run([*self._command, *shape], capture_output=True, text=True, errors="replace")
+        with tempfile.TemporaryDirectory() as folder:  # it leaves a log where it runs
+            done = subprocess.run(
+                [*self._command, *shape], cwd=folder, capture_output=True, text=True, errors="replace"
+            )
         said = done.stdout + done.stderr
         row = re.search(rf"^\|\s*{length} \|\s*{steps} \|\s*{streams} \|(.*)\|$", said, re.MULTILINE)
         if done.returncode or row is None:
