@@ -109,7 +109,7 @@ def measure(options: argparse.Namespace, python: str) -> dict[str, Any]:
     held: dict[str, float] = {}
     for name, path in files_of(options, python).items():
         held[name] = round(held_over_file(path), 4)
-        for what in SHAPES:
+        for what in options.work or SHAPES:
             print(f"measuring {name}, {what}", file=sys.stderr)
             rows.append(compared(path, name, what, options, python, tuner))
     return {"rows": rows, "held": held, "tried": tuner.tried}
@@ -151,6 +151,7 @@ def main(arguments: Sequence[str]) -> int:
         default="Q6_K,Q2_K,Q3_K_M",
         help="of the 1.1B shape, as llama.cpp spells them: %(default)s",
     )
+    parser.add_argument("--work", action="append", choices=SHAPES, help="only this; may come again")
     parser.add_argument("--least", type=float, default=1.4, help="of one stream on named files (%(default)s)")
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--threads", type=int, default=usable_cores())
@@ -172,7 +173,7 @@ def main(arguments: Sequence[str]) -> int:
     except (OctavoError, RuntimeError) as error:
         print(f"same_files: {error}", file=sys.stderr)
         return 1
-    settings = {name: getattr(options, name) for name in ("repeat", "threads", "quick", "types")}
+    settings = {name: getattr(options, name) for name in ("repeat", "threads", "quick", "types", "work")}
     result = report("same_files", sys.argv, {"settings": settings, **found})
     return conclude(result, table(result), False, options.json, options.write)
 
