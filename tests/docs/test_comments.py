@@ -29,6 +29,7 @@ FOREIGN = {
     "quant_args.py",
     "sysexits.h",
     "llama.cpp",
+    "ik_llama.cpp",
 }
 
 
