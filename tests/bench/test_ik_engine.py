@@ -44,7 +44,13 @@ def test_what_it_says_of_a_run(bench: str, tmp_path: Path) -> None:
     )
     asked = (tmp_path / "said").read_text().split()
     assert "-rtr" in asked
-    for flag, value in (("-m", str(Path("model.gguf").resolve())), ("-t", "2"), ("-fa", "0"), ("-c", "256"), ("-ntg", "7")):
+    for flag, value in (
+        ("-m", str(Path("model.gguf").resolve())),
+        ("-t", "2"),
+        ("-fa", "0"),
+        ("-c", "256"),
+        ("-ntg", "7"),
+    ):
         assert asked[asked.index(flag) + 1] == value
 
 
