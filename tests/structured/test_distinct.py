@@ -6,7 +6,7 @@ import importlib
 import json
 import random
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -67,39 +67,120 @@ SCHEMAS: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def make() -> ConstraintCompiler:
-    return ConstraintCompiler(ByteTokenizer())
+class _Never:
+    """Who works later, and never does."""
+
+    def submit(self, work: Callable[[], None]) -> None:
+        pass
+
+    def shutdown(self, **options: Any) -> None:
+        pass
+
+
+class _AtOnce(_Never):
+    def submit(self, work: Callable[[], None]) -> None:
+        work()
+
+
+def compiler(tokenizer: Any, worker: Any) -> ConstraintCompiler:
+    made = ConstraintCompiler(tokenizer)
+    made._widening.shutdown()
+    made._widening = worker
+    return made
+
+
+@pytest.fixture(scope="module", params=[_Never, _AtOnce])
+def make(request: pytest.FixtureRequest) -> ConstraintCompiler:
+    """Searches go over tokens, or over bytes."""
+    return compiler(ByteTokenizer(), request.param())
+
+
+class _Counted(Grammar):
+    made: ClassVar[list[str]] = []
+
+    def __init__(self, source: str, vocabulary: Any, *given: Any) -> None:
+        self.made.append("tokens" if vocabulary.single is None or len(vocabulary.tokens) > 257 else "bytes")
+        super().__init__(source, vocabulary, *given)
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Over what grammars were made."""
+    monkeypatch.setattr(distinct, "Grammar", _Counted)
+    monkeypatch.setattr(_Counted, "made", [])
+    return _Counted.made
 
 
 @pytest.mark.parametrize(
-    ("schema", "searches"),
+    ("schema", "searched", "plain"),
     [
-        (array({"type": "string"}), False),
-        (closed(a=array({"type": "string"}), b=array({"type": "string"}, maxItems=4)), False),
-        (array({"type": "string", "maxLength": 9}), True),
-        (array({"type": ["string", "integer"]}), True),
-        (array(array({"type": "string"})), True),
-        (array({"type": "string"}, prefixItems=[{"type": "null"}]), True),
+        (array({"type": "string"}), None, ["", "a", "ab", "\n", "b"]),
+        (array({"type": "string"}, maxItems=4), None, ["a", "b"]),
+        (array({"type": "string", "maxLength": 1}), ["a", "b"], []),
+        (array({"type": "integer", "minimum": 0, "maximum": 9}), [1, 2], []),
     ],
 )
-def test_where_all_strings_may_come_no_search_is_made_ready(
-    schema: Any, searches: bool, monkeypatch: pytest.MonkeyPatch
+def test_a_grammar_over_bytes_is_made_by_the_first_search_and_nobody_waits(
+    made: list[str], schema: Any, searched: Any, plain: Any
 ) -> None:
-    made: list[str] = []
+    later: list[Callable[[], None]] = []
+    worker = _Never()
+    worker.submit = later.append  # type: ignore[method-assign]  # of this one alone
+    constraint = compiled(compiler(ByteTokenizer(), worker), json=schema)
+    assert accepts(constraint, json.dumps(plain))
+    assert (made, later) == (["tokens"], [])
+    if searched is None:
+        return
+    assert accepts(constraint, json.dumps(searched))
+    assert not accepts(constraint, json.dumps(searched[:1] * 2))
+    assert (made, len(later)) == (["tokens"], 1)
+    later[0]()
+    assert made == ["tokens", "bytes"]
+    assert accepts(constraint, json.dumps(searched))
+    assert not accepts(constraint, json.dumps(searched[:1] * 2))
+    assert (made, len(later)) == (["tokens", "bytes"], 1)
 
-    class Counted(Grammar):
-        def __init__(self, source: str, *given: Any) -> None:
-            made.append(source)
-            super().__init__(source, *given)
 
-    monkeypatch.setattr(distinct, "Grammar", Counted)
-    constraint = compiled(ConstraintCompiler(ByteTokenizer()), json=schema)
-    assert len(made) == 1 + searches
-    if not searches and schema["type"] == "array":
-        assert accepts(constraint, r'["", "a","ab", "\n", "b"]')
-        assert not accepts(constraint, r'["", "a","ab", "a"')
-        assert len(made) == 1
+def test_where_tokens_cannot_stand_in_it_is_made_with_the_other_one(made: list[str]) -> None:
+    class NoComma(ByteTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            return b", " if token_id == ord(",") else super().token_bytes(token_id)
+
+    compiled(compiler(NoComma(), _Never()), json=array({"type": "boolean"}))
+    assert made == ["tokens", "bytes"]
+    made.clear()
+    compiled(compiler(NoComma(), _Never()), json=array({"type": "string"}))
+    assert made == ["tokens"]
+
+
+class _MixedTokenizer(ByteTokenizer):
+    """All bytes, and longer tokens, as models have them."""
+
+    words = ('["', '","', '"]', "],[", "[[", "true", "false", "null", "12", "1,", ", ", '":', '{"', '"},{"')
+    vocab_size = 260 + len(words)
+
+    def token_bytes(self, token_id: int) -> bytes:
+        return super().token_bytes(token_id) if token_id < 260 else self.words[token_id - 260].encode()
+
+
+def test_a_search_finds_the_same_over_tokens_and_over_bytes() -> None:
+    tokenizer = _MixedTokenizer()
+    compilers = [compiler(tokenizer, worker()) for worker in (_Never, _AtOnce)]
+    size, rng = tokenizer.vocab_size, random.Random(1)
+    for schema in SCHEMAS.values():
+        for _ in range(3):
+            rows = [compiled(each, json=schema).start([]) for each in compilers]
+            for _ in range(40):
+                masks = [full_mask(1, size)[0] for _ in rows]
+                for row, mask in zip(rows, masks, strict=True):
+                    row.restrict(mask)
+                assert masks[0].tolist() == masks[1].tolist()
+                tokens = np.flatnonzero(allowed(masks[0], size)).tolist()
+                token = rng.choice(tokens)
+                if token in tokenizer.stop_token_ids:
+                    break
+                for row in rows:
+                    row.append([token])
 
 
 @pytest.fixture(scope="module")

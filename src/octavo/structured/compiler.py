@@ -178,7 +178,7 @@ class ConstraintCompiler:
         job = {"kind": wanted.kind, "value": getattr(wanted, wanted.kind)}
         try:
             tried = self._trials.run(job, cpu_s)
-            made = constraint_of(tried["source"], vocabulary, PARAM)
+            made = constraint_of(tried["source"], vocabulary, PARAM, later=self._widening.submit)
         except JobKilledError:
             if cpu_s == PATIENT_S:
                 self._refuse(key, InvalidRequestError(_TOO_MUCH, PARAM))
@@ -211,7 +211,8 @@ class ConstraintCompiler:
         from octavo.structured.grammar_source import grammar_source
 
         try:
-            return constraint_of(grammar_source(wanted), self._grammar_vocabulary, PARAM)
+            source = grammar_source(wanted)
+            return constraint_of(source, self._grammar_vocabulary, PARAM, later=self._widening.submit)
         except RecursionError:
             raise InvalidRequestError("structured_outputs is nested too deeply", PARAM) from None
 

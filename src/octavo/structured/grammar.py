@@ -16,6 +16,7 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from octavo.errors import GRAMMAR_FAILED, InvalidRequestError
 from octavo.sampling.constraints import ALL, BatchedMatcher, ConstraintError, full_mask
@@ -44,6 +45,10 @@ LIMITS: dict[str, Any] = {
     "verbose_errors": False,
 }
 
+
+_OF_JSON = frozenset([*b"\t\n\r", *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1), 0xF3, 0xF4])
+"""Bytes that a grammar's JSON may be written with. Some vocabularies lack 0xF1 and 0xF2, which begin planes
+of Unicode in which there is no character."""
 
 _UNQUOTED = re.compile(rb'(?:[^"\\]|\\.)*', re.DOTALL)
 
@@ -114,6 +119,25 @@ class GrammarVocabulary:
     def longest(self) -> int:
         """Bytes of the longest token."""
         return max(map(len, self.tokens), default=0)
+
+    @cached_property
+    def single(self) -> list[int] | None:
+        """By byte, the token that is that byte alone; None: some byte of JSON's texts has none."""
+        found = {text[0]: i for i, text in enumerate(self.tokens) if len(text) == 1 and i not in self.control}
+        return [found.get(byte, -1) for byte in range(256)] if found.keys() >= _OF_JSON else None
+
+    @cached_property
+    def _firsts(self) -> NDArray[np.int16]:
+        """Each token's first byte; 256 for those that no text has."""
+        return np.array(
+            [256 if i in self.control or not t else t[0] for i, t in enumerate(self.tokens)], np.int16
+        )
+
+    def firsts_of(self, mask: U32) -> list[int]:
+        """The bytes that a mask's tokens begin with."""
+        found = np.bincount(self._firsts[allowed(mask, len(self.tokens))], minlength=257)
+        firsts: list[int] = np.flatnonzero(found[:256]).tolist()
+        return firsts
 
     @cached_property
     def of_bytes(self) -> GrammarVocabulary:
