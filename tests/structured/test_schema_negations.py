@@ -506,3 +506,43 @@ def test_a_list_of_all_but_some_words_grows_as_they_do() -> None:
     """Beginnings are written once: of words that are twice as long it is at most 2.5 times as long."""
     sizes = [len(all_but(["letters" * many])) for many in (1, 2, 4, 8)]
     assert max(longer / shorter for shorter, longer in itertools.pairwise(sizes)) < 2.5
+
+
+A_NUMBER, A_TEXT = (
+    {"properties": {"a": {"type": kind}}, "required": ["a"]} for kind in ("integer", "string")
+)
+
+
+def test_what_all_alternatives_hold_of_is_none_of_a_one_of(make: ConstraintCompiler) -> None:
+    """Of what is no object each alternative holds; and of objects one at most, so nothing is violated."""
+    schema = {"oneOf": [A_NUMBER, A_TEXT]}
+    found, narrow = written(schema)
+    assert not narrow
+    assert json.dumps(found).count('"required"') == 2
+    constraint = compiled(make, json=schema)
+    for text, valid in (('{"a":1}', True), ('{"a":"x"}', True), ('{"a":null}', False), ("1", False)):
+        assert jsonschema.Draft202012Validator(schema).is_valid(json.loads(text)) is valid
+        assert accepts(constraint, text) is valid
+    listed = compiled(make, json={"enum": [1, {"a": 1}, {"a": None}, {"a": "x"}], **schema})
+    assert [text for text in ("1", '{"a":1}', '{"a":null}', '{"a":"x"}') if accepts(listed, text)] == [
+        '{"a":1}',
+        '{"a":"x"}',
+    ]
+    with pytest.raises(InvalidRequestError, match="nothing can satisfy"):
+        written({"enum": [1, "x"], **schema})
+
+
+def test_of_many_ways_those_that_take_little_text_are_kept(make: ConstraintCompiler) -> None:
+    """Of what may be wrong with an alternative: a name that is absent, rather than parts of a nested one."""
+    nested = {"type": "object", "properties": {f"p{at}": {"type": "object"} for at in range(9)}}
+    schema = {
+        "type": "object",
+        "oneOf": [{"required": [f"n{at}"], "properties": {f"n{at}": nested}} for at in range(9)],
+    }
+    found, narrow = written(schema)
+    assert narrow
+    assert '"required": ["p0"]' not in json.dumps(found)
+    constraint = compiled(make, json=schema)
+    for at in range(9):
+        assert accepts(constraint, json.dumps({f"n{at}": {"p0": {}}}))
+    assert not accepts(constraint, '{"n0":{},"n1":{}}')

@@ -22,6 +22,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
+from octavo.structured.schema.equality import type_of
 from octavo.structured.schema.members import merge_array, merge_objects, object_alone
 from octavo.structured.schema.negated import LeftOutError, Negation, parts_of
 from octavo.structured.schema.outline import (
@@ -34,12 +35,12 @@ from octavo.structured.schema.outline import (
     outline,
     types_of,
 )
-from octavo.structured.schema.refs import Schemas, TooLargeError
+from octavo.structured.schema.products import FEW, MAX_CASES, Products, too_many
+from octavo.structured.schema.refs import Schemas
 from octavo.structured.schema.value import holds
 
-MAX_CASES = 128
-ABSORBED = 16
-"""More lists than these are looked through for those that others cover."""
+FEW_WHOLE = 8
+"""Lists of a subschema at most that are compared with others one by one."""
 MANY = 6
 """Alternatives of a oneOf of which no two are tried together where it must not hold."""
 _COMBINES = (
@@ -69,6 +70,7 @@ class Cases:
         self._schemas = schemas
         self._most = most
         self._exact: Cases | None = None
+        self._products = Products(schemas, most, self._leave_out)
         self._negation = Negation(schemas, self._is_empty, self._leave_out)
         self._empty: dict[Conjunction, bool] = {}
         self._apart: dict[tuple[int, int], bool] = {}  # of two subschemas, the smaller number first
@@ -86,6 +88,7 @@ class Cases:
     def close(self) -> None:
         """Nothing more is worked out."""
         self._negation.close()
+        self._products.close()
         if self._exact is not None:
             self._exact.close()
 
@@ -108,7 +111,7 @@ class Cases:
             self._known[conjunction] = found
             self._schemas.spend(len(found))
             if len(found) > MAX_CASES:
-                raise _too_many()
+                raise too_many()
         return found
 
     def is_everything(self, cases: list[Case]) -> bool:
@@ -130,7 +133,7 @@ class Cases:
         groups: list[list[Case]] = []
         lost: list[tuple[frozenset[Alternative], UnsupportedError]] = []
         for branch in self._expand(sorted(conjunction), frozenset()):
-            values = self._values(branch.literals)
+            values = self._values_of(branch)
             groups.append([Case("enum", values=values)] if values else [])
             for kind in TYPES if values is None else ():
                 if kind not in branch.types:
@@ -147,7 +150,7 @@ class Cases:
             if not (any(groups) and ways <= served):
                 raise why
         if sum(map(len, groups)) > MAX_CASES:  # ways to violate something, of which the first ones do
-            self._leave_out(_too_many())
+            self._leave_out(too_many())
             quota = max(1, MAX_CASES // sum(map(bool, groups)))
             groups = [group[:quota] for group in groups]
         return [case for group in groups for case in group]
@@ -171,82 +174,8 @@ class Cases:
         """Lists of literals whose union is the conjunction of all in todo."""
         result = [EVERYTHING]
         for number, wanted in todo:
-            result = self._multiply(result, self._branches(number, wanted, seen))
+            result = self._products.multiply(result, self._branches(number, wanted, seen))
         return result
-
-    def _multiply(self, ours: list[Outline], others: list[Outline]) -> list[Outline]:
-        """Each list of the one with each of the other, but for those that contradict each other."""
-        if len(ours) == 1 and ours[0] is EVERYTHING:
-            return others
-        self._spend_products(ours, others)
-        result = [both for one in ours for other in others if (both := one.meet(other)) is not None]
-        return self._least(result, self._most)
-
-    def _spend_products(self, ours: list[Outline], others: list[Outline]) -> None:
-        members = sum(len(each.literals) for each in ours) * len(others)
-        members += sum(len(each.literals) for each in others) * len(ours)
-        self._schemas.spend(1 + len(ours) * len(others) + members // 16)  # copying a literal is no work
-
-    def _fewest_products(self, ours: list[Outline], others: list[Outline], most: int) -> list[Outline]:
-        """As _multiply() and then _least(), of lists that all lead one way: what is not kept is not made."""
-        if len(ours) * len(others) <= 4 * ABSORBED:
-            return self._least(self._multiply(ours, others), most)
-        self._spend_products(ours, others)
-        pairs = [(one, other) for one in ours for other in others]
-        sums = [(one.violated | other.violated, one.held | other.held) for one, other in pairs]
-        sizes = [(len(violated), len(held)) for violated, held in sums]
-        least: dict[int, Outline] = {}
-        for count, at in enumerate(sorted(range(len(pairs)), key=sizes.__getitem__)):
-            if count % 16 == 0:
-                self._schemas.spend(1 + len(least))
-            (one, other), (violated, held) = pairs[at], sums[at]
-            shared = one.shared(other)
-            # What is covered is not put together, which is the longer work.
-            if shared is None or any(each.covers(held, violated, shared[0]) for each in least.values()):
-                continue
-            both = one.joined(other, *shared)
-            if both is None or (
-                both.types != shared[0]
-                and any(each.covers(held, violated, both.types) for each in least.values())
-            ):
-                continue
-            if len(least) == min(most, self._most):
-                self._leave_out(_too_many())
-                break
-            least[at] = both
-        return [least[at] for at in sorted(least)]
-
-    def _least(self, found: list[Outline], most: int) -> list[Outline]:
-        """Without those that others cover; of too many, those that violate the fewest things.
-
-        Raises:
-            UnsupportedError: there are too many ways through the author's own alternatives.
-        """
-        if len(found) <= min(most, ABSORBED):
-            return found  # few enough to be looked through later
-        groups: dict[frozenset[Alternative], list[Outline]] = {}
-        for each in found:
-            groups.setdefault(each.ways, []).append(each)
-        if len(groups) > MAX_CASES:
-            raise _too_many()
-        kept: set[int] = set()
-        for group in groups.values():
-            kept |= self._fewest(group, max(1, most // len(groups)) if len(found) > most else most)
-        return [each for each in found if id(each) in kept]
-
-    def _fewest(self, group: list[Outline], most: int) -> set[int]:
-        """The ids of those that violate the fewest things and that no other one covers."""
-        least: list[Outline] = []
-        for at, each in enumerate(sorted(group, key=lambda each: (len(each.violated), len(each.held)))):
-            if at % 16 == 0:
-                self._schemas.spend(1 + len(least))
-            if any(other.covers(each.held, each.violated, each.types) for other in least):
-                continue
-            if len(least) == most:
-                self._leave_out(_too_many())
-                break
-            least.append(each)
-        return set(map(id, least))
 
     def _branches(self, number: int, wanted: bool, seen: frozenset[tuple[int, bool]]) -> list[Outline]:
         key = number, wanted
@@ -290,7 +219,7 @@ class Cases:
             return []
         result = [first]
         for group in groups:
-            result = self._multiply(result, group)
+            result = self._products.multiply(result, group)
         return result
 
     def _parts(self, literal: Literal) -> list[Literal]:
@@ -346,7 +275,7 @@ class Cases:
         """None of them holds, or two of them do."""
         result = self._expand([(part, False) for part in parts], seen)
         if result and len(parts) > MANY:
-            self._leave_out(_too_many())
+            self._leave_out(too_many())
             return result
         for at, one in enumerate(parts):
             for other in parts[:at]:
@@ -367,10 +296,48 @@ class Cases:
             for one in base:
                 left = [one.by((number, "oneOf", at))]
                 for other in overlapping:
-                    if left:
-                        left = self._fewest_products(left, self._branches(other, False, seen), max(most, 16))
-                result += self._least(left, most)
+                    left = self._without(left, other, self._branches(other, False, seen), max(most, FEW))
+                result += self._products.least(left, most)
         return result
+
+    def _without(self, left: list[Outline], other: int, ways: list[Outline], most: int) -> list[Outline]:
+        """The lists that violate another subschema too, in one of these ways.
+
+        A list that contradicts it already, when it is only of types that can violate it, stays as it is.
+        """
+        types = frozenset[str]().union(*(way.types for way in ways))
+        its = self._whole(other)
+        kept: list[Outline] = []
+        rest: list[Outline] = []
+        for one in left:
+            if its is not None and one.values is None:
+                if not one.types <= types:
+                    one = one._replace(types=one.types & types)
+                if not one.types:
+                    continue
+                if all(one.meet(part) is None for part in its):
+                    kept.append(one)
+                    continue
+            rest.append(one)
+        self._schemas.spend(len(left))
+        if not rest:
+            return kept
+        made = self._products.fewest(rest, ways, most)
+        return kept + made if kept else made
+
+    def _whole(self, number: int) -> list[Outline] | None:
+        """The lists of a subschema, where these are all and few."""
+        if self._schemas.exact is not self._schemas or (number, True) in self._open:
+            return None
+        outer = self._left_out, self._cut
+        self._left_out, self._cut = None, False
+        try:
+            found = self._branches(number, True, frozenset())
+            return found if self._left_out is None and not self._cut and len(found) <= FEW_WHOLE else None
+        except UnsupportedError:
+            return None
+        finally:
+            self._left_out, self._cut = outer
 
     def _beside(self, number: int) -> tuple[tuple[int, bool], ...]:
         """What stands beside the combining keywords of a subschema, as one that holds."""
@@ -429,7 +396,7 @@ class Cases:
                 cases = self.of(conjunction)
                 return conjunction not in self._narrowed and all(map(self._is_impossible, cases))
             for branch in self._expand(sorted(conjunction), frozenset()):
-                values = self._values(branch.literals)
+                values = self._values_of(branch)
                 if values:
                     return False
                 for kind in TYPES if values is None else ():
@@ -468,10 +435,15 @@ class Cases:
                 continue
             absent = self._schemas.synthetic({"properties": {name: False}})
             branches = self._expand([(absent, True)], seen) + self._expand([present, (asked, True)], seen)
-            result = self._multiply(result, branches)
+            result = self._products.multiply(result, branches)
         return result
 
     # --- 5. values ----------------------------------------------------------------------------------
+
+    def _values_of(self, branch: Outline) -> list[Any] | None:
+        """The same of a list, which may be of fewer types than its literals."""
+        values = self._values(branch.literals)
+        return None if values is None else [each for each in values if type_of(each) in branch.types]
 
     def _values(self, literals: tuple[Literal, ...]) -> list[Any] | None:
         """The values that const and enum leave, or None where there is neither."""
@@ -533,7 +505,7 @@ class Cases:
             ]
             self._schemas.spend(len(cases))
             if len(cases) > MAX_CASES:
-                raise _too_many()
+                raise too_many()
         why: LeftOutError | None = None
         for number, keyword, _ in violated:
             found: list[Case] = []
@@ -546,7 +518,7 @@ class Cases:
             self._schemas.spend(len(found))
             cases = [each for each in found if self._may_be(each)]
             if len(cases) > MAX_CASES:
-                why, cases = LeftOutError(str(_too_many()), PARAM), cases[:MAX_CASES]
+                why, cases = LeftOutError(str(too_many()), PARAM), cases[:MAX_CASES]
         if why is not None:
             if not cases:
                 raise why
@@ -576,7 +548,3 @@ class Cases:
                 return True
             return not wanted
         return (case.type in names) is wanted
-
-
-def _too_many() -> TooLargeError:
-    return TooLargeError("the JSON schema has too many combinations of its parts", PARAM)

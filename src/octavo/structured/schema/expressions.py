@@ -24,6 +24,7 @@ _TOKEN = re.compile(
     r"\\[pP]\{[^{}]*\}|\\.|\[\^?(?:\\.|[^\]\\])*+\]|\{[0-9]*,?[0-9]*\}|\(\?<?[=!]|.", re.DOTALL
 )
 _LOOKS = frozenset(["(?=", "(?!", "(?<=", "(?<!", r"\b", r"\B"])
+_BEGINNING = re.compile(r"\^((?:[A-Za-z0-9 _/:-](?![*?{]))+)(.*)", re.DOTALL)
 _COUNT = re.compile(r"\{(?:[0-9]+(?:,[0-9]*)?|,[0-9]+)\}")
 
 
@@ -87,6 +88,8 @@ def meet(patterns: tuple[str, ...], others: tuple[str, ...] = ()) -> str | None:
     Raises:
         UnreadableError: they cannot be read, or are too large together.
     """
+    if any(apart(one, other) for at, one in enumerate(patterns) for other in patterns[:at]):
+        return None
     found = _met(patterns, others)
     if found is False:
         raise UnreadableError
@@ -112,6 +115,19 @@ def is_endless(pattern: str) -> bool:
         return "*" in written(read(pattern))  # of what leads to an end; a character is never written as *
     except (UnreadableError, RecursionError):
         return False
+
+
+def apart(one: str, other: str) -> bool:
+    """Whether no text matches both, as their beginnings tell: ^table and ^view."""
+    mine, its = beginning(one), beginning(other)
+    return not (mine.startswith(its) or its.startswith(mine))
+
+
+@lru_cache(256)
+def beginning(pattern: str) -> str:
+    """Characters that each text begins with in which it finds something; none: they are not known."""
+    found = _BEGINNING.fullmatch(pattern)
+    return found[1] if found is not None and "|" not in found[2] else ""
 
 
 def literal(text: str) -> str:

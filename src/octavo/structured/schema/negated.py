@@ -187,27 +187,27 @@ class Negation:
         schema, ids = self._schemas.exact[number], self._schemas.number
         patterns = schema.get("patternProperties", {})
         names = set(case.properties)
-        aimed: list[tuple[tuple[str, ...], tuple[str, ...], int]]
+        aimed: list[tuple[tuple[str, ...], int]]
+        others: tuple[str, ...] = ()
         if keyword == "additionalProperties":
-            aimed = [
-                ((), (*patterns, *_only(names.union(schema.get("properties", ())))), ids(schema[keyword]))
-            ]
+            names = names.union(schema.get("properties", ()))
+            aimed, others = [((), ids(schema[keyword]))], tuple(patterns)
         elif keyword == "patternProperties":
-            aimed = [((pattern,), _only(names), ids(each)) for pattern, each in patterns.items()]
+            aimed = [((pattern,), ids(each)) for pattern, each in patterns.items()]
         else:
             return [], False
         found: list[Case] = []
         open_ = not (case.additional and self._is_empty(case.additional, False))
         possible, whole = False, not open_ and len(aimed) == 1
         whole = whole and case.properties.keys() <= case.required.keys()
-        for held, others, part in aimed:
+        for held, part in aimed:
             violated = frozenset({(part, False)})
             named = {name: part for name, part in case.properties.items() if name in case.required}
             made = replace(case, properties=named, patterns={}, additional=self._never)
             whole = whole and self._schemas[part] is False
             for pattern, member in case.patterns.items():
                 self._schemas.spend(60)
-                called = meet((pattern, *held), others)
+                called = meet((pattern, *held), (*others, *_only(names, pattern, *held)))
                 whole = whole and called is not None and meet((pattern,), (called,)) is None
                 if called is not None and not self._is_empty(member | violated, False):
                     possible = True
@@ -216,9 +216,10 @@ class Negation:
             if open_ and not self._is_empty(rest, False):
                 possible = True
                 self._schemas.spend(60)
-                if not (held or others or case.patterns):
+                named_ones = _only(names, *held)
+                if not (held or others or named_ones or case.patterns):
                     made.additional = rest
-                elif (called := meet(held, (*others, *case.patterns))) is not None:
+                elif (called := meet(held, (*others, *named_ones, *case.patterns))) is not None:
                     made.patterns[called] = rest
             if made.patterns or made.additional != self._never:
                 found.append(_tighter(made, {"minProperties": len(made.required) + 1}))
@@ -289,8 +290,9 @@ class Negation:
         return _tighter(replace(case, prefix=prefix), {"minItems": at + 1})
 
 
-def _only(names: set[str]) -> tuple[str, ...]:
-    """An expression of these names, if there are any."""
+def _only(names: set[str], *patterns: str) -> tuple[str, ...]:
+    """An expression of those of the names that match all patterns, if there are any."""
+    names = {name for name in names if all(matches_pattern(each, name) for each in patterns)}
     return (f"^(?:{'|'.join(map(literal, sorted(names)))})$",) if names else ()
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from functools import lru_cache
 
 from octavo.structured.schema.expression_nodes import UnreadableError
-from octavo.structured.schema.expressions import literal, meet
+from octavo.structured.schema.expressions import apart, literal, meet
 
 MAX_PATTERNS = 8
 """Of one place, whose overlaps are looked for."""
 MAX_REGIONS = 24
-_BEGINNING = re.compile(r"\^((?:[A-Za-z0-9 _/:-](?![*?{]))+)(.*)", re.DOTALL)
 
 
 def overlap(patterns: Sequence[str]) -> bool:
@@ -57,19 +54,6 @@ def _region(held: tuple[str, ...], others: tuple[str, ...]) -> str | None:
         return None
     others = tuple(other for other in others if not any(apart(other, each) for each in held))
     return meet(held, others) if others or len(held) > 1 else held[0]
-
-
-def apart(one: str, other: str) -> bool:
-    """Whether no text matches both, as their beginnings tell: ^table and ^view."""
-    mine, its = _beginning(one), _beginning(other)
-    return not (mine.startswith(its) or its.startswith(mine))
-
-
-@lru_cache(256)
-def _beginning(pattern: str) -> str:
-    """Characters that each text begins with that matches."""
-    found = _BEGINNING.fullmatch(pattern)
-    return found[1] if found is not None and "|" not in found[2] else ""
 
 
 def without(pattern: str, names: Iterable[str]) -> str | None:

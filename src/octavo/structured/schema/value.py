@@ -12,6 +12,7 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
 from octavo.structured.schema.equality import equal, frozen, type_of
+from octavo.structured.schema.expressions import beginning
 from octavo.structured.schema.refs import Schemas
 
 MAX_NUMBER = 2**63 - 1
@@ -207,6 +208,8 @@ def matches_pattern(pattern: str, text: str) -> bool:
         return text == plain[1] if plain[2] else text.startswith(plain[1])
     if pattern in _ANYWHERE:
         return True
+    if not text.startswith(beginning(pattern)):
+        return False
     return _matched(pattern, text) if len(text) <= MAX_KNOWN else _matches(pattern, text)
 
 

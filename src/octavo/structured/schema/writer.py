@@ -19,16 +19,18 @@ from typing import Any
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
-from octavo.structured.schema.cases import MAX_CASES, Cases
+from octavo.structured.schema.cases import Cases
 from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_SINGLE, counted
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
+from octavo.structured.schema.products import MAX_CASES
 from octavo.structured.schema.refs import MAX_SUBSCHEMAS, Schemas, TooLargeError
 from octavo.structured.schema.value import matches_pattern
 
-FEWEST = 12
-"""Ways to violate something that are kept at a place of a large schema, or of one that all make too large."""
+SEVERAL, FEWEST = 32, 12
+"""Ways to violate something that are kept at a place; and at one of a large schema, or of one that these make
+too large. Where none of them can be followed more are tried."""
 MANY_PARTS = 150
 """A schema of more subschemas is large."""
 MAX_DEFINITIONS = 2_000
@@ -89,13 +91,13 @@ def normalize(schema: Any) -> Any:
 def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
     """The same, and why it allows less than the schema does; nothing: it is equivalent."""
     schemas = Schemas(schema)
-    if len(schemas) > MANY_PARTS:
-        with suppress(LeftOutError):
-            return _written(schemas, FEWEST)
-        return _written(Schemas(schema), MAX_CASES)
-    with suppress(TooLargeError):
-        return _written(schemas, MAX_CASES, MANY_PARTS)
-    return _written(Schemas(schema), FEWEST)
+    if len(schemas) <= MANY_PARTS:
+        with suppress(TooLargeError, LeftOutError):
+            return _written(schemas, SEVERAL, MANY_PARTS)
+        schemas = Schemas(schema)
+    with suppress(LeftOutError):
+        return _written(schemas, FEWEST)
+    return _written(Schemas(schema), MAX_CASES)
 
 
 def _written(
