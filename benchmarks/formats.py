@@ -1,6 +1,7 @@
 """What each number format costs a model on a text: perplexity, KL divergence, first choices, bits a weight.
 
-    .venv/bin/python benchmarks/formats.py --text FILE [--model smollm2] [--windows 40] [--write]
+    .venv/bin/python benchmarks/formats.py --text FILE [--model smollm2] [--windows 40]
+        [--form int8 --form Q8_0 ...] [--write]
 
 The model is written as a GGUF file of 16 bits first (its weights widened, where they are quantized). Of it
 `octavo quantize` makes the others, and it is what --quantization rounds while it loads; types that Octavo
@@ -63,7 +64,11 @@ class Form:
 
 
 def made(options: argparse.Namespace, folder: Path) -> Iterator[Form]:
-    """The forms, as their files are written: the 16-bit one first."""
+    """The forms, as their files are written: the 16-bit one first.
+
+    What makes several is left out where none of them is wanted.
+    """
+    wanted = set(options.form or ())
     base = folder / "f16.gguf"
     with saying(f"writing {options.model} in 16 bits"):
         quantize(Asked(resolve(options.model), base, kind="F16", requantize=True))
@@ -71,17 +76,23 @@ def made(options: argparse.Namespace, folder: Path) -> Iterator[Form]:
     for method in ON_LOAD:
         yield Form(method, base, method)
     for kind in MADE:
+        if wanted and wanted.isdisjoint((kind, f"{kind}, float32")):
+            continue
         path = folder / f"{kind}.gguf"
         with saying(f"making {kind}"):
             quantize(Asked(base, path, kind=kind))
         yield Form(kind, path)
         if kind == INT8:
             yield Form(INT8_EXACT, path, dtype="float32")
+    if wanted and wanted.isdisjoint(READ):
+        return
     python = python_with("llama_cpp", options.peer_python)
     if python is None:
         print("llama.cpp is not installed here: its types are left out (make oracle-env)", file=sys.stderr)
         return
     for kind in READ:
+        if wanted and kind not in wanted:
+            continue
         path = folder / f"{kind}.gguf"
         with saying(f"{kind} by llama.cpp"):
             command = [python, str(REQUANTIZE), str(base), str(path), "--type", kind]
@@ -120,7 +131,7 @@ def scored(forms: Sequence[Form], options: argparse.Namespace) -> list[Measured]
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
-        forms = list(made(options, Path(folder)))
+        forms = [each for each in made(options, Path(folder)) if is_wanted(each, options.form)]
         rows = scored(forms, options)
     if options.plot:
         title = f"{options.model} on {options.text.name}"
@@ -129,8 +140,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     ratios = {
         f"{name}_over_float32": round(found[name]["perplexity"] / found[exact]["perplexity"], 6)
         for name, exact in (("int8", EXACT), (INT8, INT8_EXACT))
+        if name in found and exact in found
     }
     return {"forms": found, **ratios}
+
+
+def is_wanted(form: Form, names: Sequence[str] | None) -> bool:
+    """Whether it is measured: all are, or those that are named; the 16-bit file always is."""
+    return not names or form.name in names or form.name == BASE
 
 
 def as_result(row: Measured) -> dict[str, Any]:
@@ -143,13 +160,18 @@ def as_result(row: Measured) -> dict[str, Any]:
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    lines = [f"{'format':<14}{'bits':>8}{'MB':>9}{'perplexity':>12}{'KL':>11}{'same':>9}"]
+    lines = [
+        f"{'format':<14}{'bits':>8}{'MB':>9}{'perplexity':>12}{'over':>10}{'+/-':>9}{'KL':>11}{'same':>9}"
+    ]
     for name, row in result["forms"].items():
         lines.append(
             f"{name:<14}{row['bits']:>8.3f}{row['weights_mb']:>9.1f}{row['perplexity']:>12.4f}"
+            f"{row['over']:>10.5f}{row['over_error']:>9.5f}"
             f"{row['kl']:>11.6f}{row['agreement']:>9.2%}"
         )
     for name in ("int8", INT8):
+        if f"{name}_over_float32" not in result:
+            continue
         ratio = result[f"{name}_over_float32"]
         reached = "reached" if ratio <= INT8_LIMIT else "NOT reached"
         lines.append(f"{name} over float32 of the same file: {ratio:.5f}, wanted {INT8_LIMIT}: {reached}")
@@ -162,6 +184,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--window", type=int, default=512, help="tokens; the second half is scored")
     parser.add_argument("--windows", type=int, default=40, help="so many from the text's beginning")
+    parser.add_argument(
+        "--form", action="append", metavar="NAME", help="measure this one, beside f16; repeatable; else all"
+    )
     parser.add_argument("--together", type=int, default=4, help="formats in memory at a time")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--folder", help="where files of the model may lie meanwhile")

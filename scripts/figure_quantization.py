@@ -17,6 +17,8 @@ NAMES = (
 )  # fmt: skip
 """As formats.py names them, which says how each is made; float32 and f16 are what they are held against."""
 MOST = {"int8": 1.001, "Q8_0": 1.001}
+IN_EIGHT = ("int8", "eetq", "Q8_0", "Q8_0, float32")
+"""Of which the loss is as small as its error: that stands beside it."""
 
 
 def over(name: str, result: Result) -> float | None:
@@ -27,10 +29,11 @@ def over(name: str, result: Result) -> float | None:
 
 def lost(model: str, name: str) -> Row:
     path = f"forms/{name}"
+    at = (partial(over, name), f"{path}/bits", f"{path}/weights_mb", f"{path}/kl", f"{path}/agreement")
+    error = (f"{path}/over_error",) if name in IN_EIGHT else ()
     return Row(
-        f"{MODELS[model]}, {name}", "formats",
-        (partial(over, name), f"{path}/bits", f"{path}/weights_mb", f"{path}/kl", f"{path}/agreement"),
-        ("{1:.2f}", "{2:.0f} MB", "{3:.4f}", "{4:.1%}", "{0:.4f}"), most=MOST.get(name), bound="{:g}",
+        f"{MODELS[model]}, {name}", "formats", (*at, *error),
+        ("{1:.2f}", "{2:.0f} MB", "{3:.4f}", "{4:.1%}", "{0:.4f} ± {5:.4f}" if error else "{0:.4f}"), most=MOST.get(name), bound="{:g}",
         only={"settings/model": model},
     )  # fmt: skip
 

@@ -127,7 +127,7 @@ def test_the_table(tiny: Path, text: Path, capsys: pytest.CaptureFixture[str]) -
     )
     assert main([*words, "--against", str(tiny)]) == 0
     head = capsys.readouterr().out.splitlines()[0].split()
-    assert head[5:] == ["KL", "agreement", "flips", "tok/s"]
+    assert head[5:] == ["over", "+/-", "KL", "agreement", "flips", "tok/s"]
 
 
 def test_ctrl_c_prints_what_was_measured(

@@ -135,10 +135,23 @@ def check_sums(module: Any) -> None:
     for window in WINDOWS:
         found.add(a.rows[window[3:5]], b.rows[window[3:5]], window[4:])
     assert (found.perplexity, found.mean_kl, found.agreement) == pytest.approx(by_hand(a, b), rel=1e-6)
+    more = differences(a, b)
+    assert found.over == pytest.approx(math.exp(more.mean()), rel=1e-6)
+    assert found.over_error == pytest.approx(found.over * more.std(ddof=1) / math.sqrt(len(more)), rel=1e-6)
     twice = found + found
     assert (twice.positions, twice.perplexity, twice.mean_kl) == (
         12, pytest.approx(found.perplexity), pytest.approx(found.mean_kl),
     )  # fmt: skip
+
+
+def differences(a: Any, b: Any) -> Any:
+    """What a finds less likely than b, of each scored position, in nats."""
+    found = []
+    for window in WINDOWS:
+        for row, target in ((window[3], window[4]), (window[4], window[5])):
+            pair = [table.rows[row] - np.log(np.exp(table.rows[row]).sum()) for table in (a, b)]
+            found.append(pair[1][target] - pair[0][target])
+    return np.array(found)
 
 
 def test_checks_pass_on_the_module_itself() -> None:
@@ -157,6 +170,9 @@ def test_checks_pass_on_the_module_itself() -> None:
         ("np.exp(self.nll / self.positions)", "np.exp2(self.nll / self.positions)"),
         ("chosen == reference.argmax(axis=1)", "chosen != reference.argmax(axis=1)"),
         ("self.kl / self.positions", "self.kl"),
+        ("more = each + p[", "more = each - p["),
+        ("(more * more).sum()", "more.sum()"),
+        ("self._error(self.beside, self.beside_squares)", "self._error(self.nll, self.squares)"),
     ],
 )
 def test_mutants_die(right: str, wrong: str) -> None:
@@ -164,8 +180,8 @@ def test_mutants_die(right: str, wrong: str) -> None:
 
 
 def test_charts_of_the_table() -> None:
-    row = Measured("m", 4.5, 1.0, 6, 9.0, 0.1, 0.02, 0.9, 1, 50.0)
-    exact = Measured("m, float32", 32.0, 8.0, 6, 8.9, 0.1, 0.0, 1.0, 0, 9.0)
+    row = Measured("m", 4.5, 1.0, 6, 9.0, 0.1, 1.01, 0.01, 0.02, 0.9, 1, 50.0)
+    exact = Measured("m, float32", 32.0, 8.0, 6, 8.9, 0.1, 1.0, 0.0, 0.0, 1.0, 0, 9.0)
     size, speed = charts([row, exact])
     assert (size.series, size.log) == ((Series("m", ((4.5, 0.02),)),), "y")
     assert speed.series == (Series("m", ((50.0, 0.02),)),)

@@ -179,12 +179,18 @@ def table_of(rows: list[Measured], reference: str | None) -> Table:
 
     headers = ["model", "bits", "MB", "perplexity", "+/-", "tok/s"]
     if reference:
-        headers[5:5] = ["KL", "agreement", "flips"]
+        headers[5:5] = ["over", "+/-", "KL", "agreement", "flips"]
     cells = []
     for row in rows:
         numbers = [f"{row.bits:.3f}", f"{row.weights_mb:,.1f}"]
         numbers += [f"{row.perplexity:,.4f}", f"{row.perplexity_error:.4f}"]
         if reference:
-            numbers += [f"{row.kl:.6f}", f"{row.agreement:.2%}", str(row.flips)]
+            numbers += [
+                f"{row.over:.5f}",
+                f"{row.over_error:.5f}",
+                f"{row.kl:.6f}",
+                f"{row.agreement:.2%}",
+                str(row.flips),
+            ]
         cells.append((row.model, *numbers, f"{row.tokens_per_s:,.1f}"))
     return Table(tuple(headers), tuple(cells))

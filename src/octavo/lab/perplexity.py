@@ -12,7 +12,7 @@ import numpy as np
 from octavo.bench.report.chart import Chart, Lines, Series
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.ops import F32
-from octavo.lab.quality import Quality, TextIds, given_and_scored, windows
+from octavo.lab.quality import Quality, TextIds, given_and_scored, log_softmax, windows
 
 Told = Callable[[int, int], None]
 """(windows measured, windows in all)."""
@@ -94,9 +94,10 @@ def compare(
             logits, seconds = _asked(scorers, ids, first)
             _check(logits, against, number)
             reference = None if against is None else logits[against]
+            likely = None if reference is None else log_softmax(reference)
             sums = {name: Quality() for name in scorers}
             for name, each in sums.items():
-                each.add(logits[name], reference, targets)
+                each.add(logits[name], reference, targets, likely)
             _take(found, sums, seconds, len(ids))
             told(found.windows, len(read))
     except KeyboardInterrupt:
@@ -152,6 +153,7 @@ class Measured:
         bits: of a weight in memory, scales included; weights_mb: all of them, in millions of bytes.
         positions: that were scored.
         perplexity_error: its standard error, as if positions knew nothing of each other.
+        over: its perplexity over the reference's; over_error: its standard error, as the other one.
         kl: nats a position; agreement: share of equal first choices; flips: of first choices further apart
             than a near tie (quality.NEAR_TIE). None where there is no reference.
         tokens_per_s: Compared.rate.
@@ -163,6 +165,8 @@ class Measured:
     positions: int
     perplexity: float
     perplexity_error: float
+    over: float | None
+    over_error: float | None
     kl: float | None
     agreement: float | None
     flips: int | None
@@ -182,6 +186,8 @@ def rows_of(found: Compared, models: Mapping[str, Weighed], against: str | None)
                 each.positions,
                 each.perplexity,
                 each.perplexity_error,
+                each.over if beside else None,
+                each.over_error if beside else None,
                 each.mean_kl if beside else None,
                 each.agreement if beside else None,
                 each.flips if beside else None,

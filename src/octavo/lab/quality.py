@@ -139,6 +139,7 @@ class Quality:
 
     Attributes:
         nll: negative log-likelihood of the text, in nats; squares: of each position's, squared.
+        beside: nll less the reference's; beside_squares: of each position's, squared.
         kl: of the reference from the engine, in nats.
         agreed: positions where both have the same first choice.
         flips: positions where the engine's first choice is not the reference's, and the reference has it
@@ -148,12 +149,20 @@ class Quality:
     positions: int = 0
     nll: float = 0.0
     squares: float = 0.0
+    beside: float = 0.0
+    beside_squares: float = 0.0
     kl: float = 0.0
     agreed: int = 0
     flips: int = 0
 
-    def add(self, logits: F32, reference: F32 | None, targets: Sequence[int]) -> None:
-        """Count the rows of one window; targets are the ids that follow."""
+    def add(
+        self, logits: F32, reference: F32 | None, targets: Sequence[int], likely: F64 | None = None
+    ) -> None:
+        """Count the rows of one window; targets are the ids that follow.
+
+        Args:
+            likely: log_softmax(reference), where several are held against it.
+        """
         q = log_softmax(logits)
         rows = np.arange(len(targets))
         each = -q[rows, np.array(targets)]
@@ -162,7 +171,10 @@ class Quality:
         self.squares += float((each * each).sum())
         if reference is None:
             return
-        p = log_softmax(reference)
+        p = log_softmax(reference) if likely is None else likely
+        more = each + p[rows, np.array(targets)]
+        self.beside += float(more.sum())
+        self.beside_squares += float((more * more).sum())
         self.kl += float((np.exp(p) * (p - q)).sum())
         chosen = logits.argmax(axis=1)
         self.agreed += int((chosen == reference.argmax(axis=1)).sum())
@@ -179,11 +191,27 @@ class Quality:
     @property
     def perplexity_error(self) -> float:
         """Its standard error, as if positions knew nothing of each other."""
+        return self.perplexity * self._error(self.nll, self.squares)
+
+    @property
+    def over(self) -> float:
+        """Its perplexity over the reference's."""
+        return float(np.exp(self.beside / self.positions))
+
+    @property
+    def over_error(self) -> float:
+        """Its standard error, as if positions knew nothing of each other.
+
+        Far less than the perplexity's own: both read the same text.
+        """
+        return self.over * self._error(self.beside, self.beside_squares)
+
+    def _error(self, total: float, squares: float) -> float:
+        """Of a mean over the positions."""
         if self.positions < 2:
             return inf
-        mean = self.nll / self.positions
-        variance = max(self.squares / self.positions - mean * mean, 0.0) / (self.positions - 1)
-        return self.perplexity * sqrt(variance)
+        mean = total / self.positions
+        return sqrt(max(squares / self.positions - mean * mean, 0.0) / (self.positions - 1))
 
     @property
     def mean_kl(self) -> float:
