@@ -81,6 +81,27 @@ def test_what_fits_is_done(jobs: Confined) -> None:
     assert len(jobs.run(["answer", 10 << 20], 5)) == 10 << 20
 
 
+@pytest.mark.parametrize(("how", "warm"), [("", True), ("fails", True), ("ends", False)])
+def test_a_process_that_waits_warm_takes_one_job(how: str, warm: bool) -> None:
+    jobs = Confined("support.confined_jobs:prepare_warm", lambda: how, MEMORY)
+    try:
+        found = []
+        for at in range(20):
+            found.append(jobs.run(["remember", at], 1))
+            assert found[-1][-1] == at
+            assert found[-1][:-1] in ([], ["warm"]), "nothing of another job"
+            if ["warm", at] in found and at > 3:
+                break
+            time.sleep(0.05)  # for the next one to get warm
+        assert any(each[0] == "warm" for each in found) is warm
+        with pytest.raises(JobKilledError):
+            jobs.run(["crash", None], 1)
+        assert jobs.run(["remember", 1], 1)[-1] == 1
+        assert jobs.starts == 1
+    finally:
+        jobs.close()
+
+
 def test_errors_for_people_come_back_as_they_are(jobs: Confined) -> None:
     with pytest.raises(InvalidRequestError, match=r"^no$") as refused:
         jobs.run(["refuse", "field"], 1)

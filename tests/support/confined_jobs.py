@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 
@@ -53,6 +53,21 @@ def prepare(given: Any) -> Callable[[Any], Any]:
         return None
 
     return run
+
+
+def prepare_warm(given: Any) -> Callable[[Any], Any]:
+    """As prepare(), warmed up by a job of its own, which fails or ends the process as `given` says."""
+    run: Any = prepare(given)
+
+    def warm_up() -> None:
+        run(["remember", "warm"])
+        if given == "fails":
+            raise ValueError(given)
+        if given == "ends":
+            os._exit(1)
+
+    run.warm_up = warm_up
+    return cast("Callable[[Any], Any]", run)
 
 
 def broken(given: Any) -> Callable[[Any], Any]:

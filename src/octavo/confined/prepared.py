@@ -1,4 +1,9 @@
-"""The prepared process, and those it forks for jobs (see process.py). Its setup says what it imports."""
+"""The prepared process, and those it forks for jobs (see process.py). Its setup says what it imports.
+
+A fork shares its pages with the process that it comes from until it writes into them, and Python writes into
+whatever it looks at. So the next job's process is forked while nobody waits for it, and has looked at what
+jobs need (`warm_up` of what the setup returned, if it has one).
+"""
 
 from __future__ import annotations
 
@@ -7,9 +12,12 @@ import importlib
 import math
 import os
 import resource
+import select
 import signal
 import socket
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from octavo.confined.wire import receive, send
@@ -39,21 +47,77 @@ def main(control_fd: int) -> None:
 
 
 def _serve(control: socket.socket, run: Run) -> None:
+    spare = _spare(control, run)
     while True:
         data, fds, _, _ = socket.recv_fds(control, 1, 1)
         if not data:
             return
         with socket.socket(fileno=fds[0]) as connection:
-            try:
-                child = os.fork()
-            except OSError:  # no process to be had: the job's socket closes
-                continue
-            if child == 0:
-                try:
-                    control.close()
-                    _work(connection, run)
-                finally:
-                    os._exit(0)
+            settled = spare is None or _is_settled(spare)
+            if not (settled and _passed_on(connection, spare)):  # nobody waits for one to get warm either
+                _fork(partial(_alone, connection, control, run))
+        if settled:
+            if spare is not None:
+                spare.close()
+            spare = _spare(control, run)
+
+
+def _is_settled(spare: socket.socket) -> bool:
+    """Whether the spare process has said that it is warm, or is gone."""
+    return bool(select.select([spare], [], [], 0)[0])
+
+
+def _passed_on(connection: socket.socket, spare: socket.socket | None) -> bool:
+    """Whether the spare process, if there is one, has taken the job."""
+    if spare is None:
+        return False
+    try:
+        socket.send_fds(spare, [b"j"], [connection.fileno()])
+    except OSError:  # it is gone
+        return False
+    return True
+
+
+def _spare(control: socket.socket, run: Run) -> socket.socket | None:
+    """Where a process waits for a job's socket; None: no process is to be had."""
+    ours, theirs = socket.socketpair()
+
+    def wait() -> None:
+        ours.close()
+        control.close()
+        if (warm_up := getattr(run, "warm_up", None)) is not None:
+            with suppress(Exception):  # a job meets it again, and its sender is told
+                warm_up()
+        theirs.sendall(b"w")
+        _, fds, _, _ = socket.recv_fds(theirs, 1, 1)
+        if fds:
+            with socket.socket(fileno=fds[0]) as connection:
+                _work(connection, run)
+
+    with theirs:
+        if _fork(wait):
+            return ours
+    ours.close()
+    return None
+
+
+def _alone(connection: socket.socket, control: socket.socket, run: Run) -> None:
+    control.close()
+    _work(connection, run)
+
+
+def _fork(work: Callable[[], None]) -> bool:
+    """Do some work in a process of its own, which ends then; whether one is to be had."""
+    try:
+        child = os.fork()
+    except OSError:
+        return False
+    if child == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return True
 
 
 def _work(connection: socket.socket, run: Run) -> None:

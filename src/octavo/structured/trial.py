@@ -29,6 +29,20 @@ STEP_S = 0.008
 """Of a processor, for each token on average: four times what a row is given for each (grammar.MASK_S), as on
 the way states are built that are built once."""
 
+_EXAMPLE: Any = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "pattern": "^[a-z]+$", "maxLength": 9},
+        "kind": {"enum": ["a", "b", 1]},
+        "size": {"type": "integer", "minimum": 1, "maximum": 99},
+        "flags": {"type": "array", "items": {"type": "boolean"}, "uniqueItems": True},
+        "part": {"anyOf": [{"$ref": "#/$defs/part"}, {"type": ["null", "number"]}]},
+        "other": {"oneOf": [{"required": ["a"]}, {"required": ["b"]}], "allOf": [{"$ref": "#/$defs/part"}]},
+    },
+    "patternProperties": {"^x-": {}},
+    "required": ["name"],
+    "$defs": {"part": {"type": "object", "properties": {"next": {"$ref": "#/$defs/part"}}}},
+}
 _ENOUGH_S = 1e6
 """What a row is given goes by the clock of the wall; here the processor's counts."""
 
@@ -46,7 +60,23 @@ def prepare(given: Any) -> Callable[[Any], Any]:
 
     tokens = [token.encode("latin-1") for token in given["tokens"]]
     made.append(GrammarVocabulary(tokens, given["special"], given["ends"], encode))
-    return lambda job: _try(job, made[0])
+    trial = _Trial(made[0])
+    trial.warm_up()  # what is imported and remembered by it is there in all forks
+    return trial
+
+
+class _Trial:
+    """Tries a grammar."""
+
+    def __init__(self, vocabulary: GrammarVocabulary) -> None:
+        self._vocabulary = vocabulary
+
+    def __call__(self, job: Any) -> Any:
+        return _try(job, self._vocabulary)
+
+    def warm_up(self) -> None:
+        """Try a small one of many parts: a fork has pages of its own then for what others look at too."""
+        self({"kind": "json", "value": _EXAMPLE})
 
 
 def _try(job: Any, vocabulary: GrammarVocabulary) -> Any:
