@@ -335,19 +335,20 @@ class _Probe:
         other.text += self.text
         return other
 
-    def _choose(self, text: bytes) -> Any:
-        """llguidance's matcher, of the grammar over bytes as soon as it is there."""
-        if self._row is None or self._single is not None:
-            row = self._row or self._grammar.start(())
-            single = row.vocabulary.single
+    def _choose(self, text: bytes) -> GrammarMatcher:
+        """The grammar's row, over bytes as soon as that one is there."""
+        row = self._row
+        if row is None or self._single is not None:
+            new = row or self._grammar.start(())
+            single = new.vocabulary.single
             unknown = single is None or any(single[byte] < 0 for byte in {*self.text, *text})
             if (made := self._by_bytes.get(wait=unknown)) is not None:
-                row, single = made.start(()), None
-            if self._row is None or single is None:
-                self._row, self._single, self._fed = row, single, 0
-                self._mask = full_mask(1, 32 * row.words)[0]
-        assert self._row is not None
-        return self._row.inner
+                new, single = made.start(()), None
+            if new is not row:
+                self._row, self._single, self._fed = new, single, 0
+                self._mask, self._vocabulary = full_mask(1, 32 * new.words)[0], new.vocabulary
+            row = new
+        return row
 
     def _tokens(self, text: bytes | bytearray) -> list[int]:
         return list(text) if self._single is None else [self._single[byte] for byte in text]
@@ -355,7 +356,7 @@ class _Probe:
     def go(self, text: bytes) -> None:
         """To the row's text, and this behind it."""
         self.began = time.perf_counter()
-        self._matcher = self._choose(text)
+        self._matcher = self._choose(text).inner
         if self._fed < len(self.text):
             self._matcher.consume_tokens(self._tokens(self.text[self._fed :]))
             self._fed = len(self.text)
@@ -379,6 +380,4 @@ class _Probe:
             return found
         # Where one text is forced the mask holds the token that begins it, of any length: each token that
         # may come begins with a byte that may.
-        vocabulary = self._row.vocabulary if self._row else None
-        assert vocabulary is not None
-        return vocabulary.firsts_of(self._mask)
+        return self._vocabulary.firsts_of(self._mask)
