@@ -221,6 +221,7 @@ def test_a_model_is_measured_by_the_layout_it_is_held_in(kind: str) -> None:
 def test_a_tile_of_every_layout_can_be_timed(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("octavo.bench.calibrate.TILE_BYTES", 1 << 12)
     monkeypatch.setattr("octavo.bench.calibrate.TILE_K", 256)
+    monkeypatch.setattr("octavo.bench.calibrate.TILE_WORK", 1e5)
     backend = make_backend("auto", WantedBackend(1, "auto", "auto"))
     assert tile_rate(backend, layout, seconds=0.0, rows=3) > 0
 

@@ -19,6 +19,8 @@ TILE_K, TILE_ROWS = 2048, 128
 TILE_BYTES = 1 << 20
 """Weights of each thread while a tile is measured: they stay in a cache, and there are enough of them for
 the rounding of activations, once a product, to count as little as in a model."""
+TILE_WORK = 2e9
+"""Multiply-adds of one replay at least: waking the threads must not count."""
 CACHED_TOKENS = 1024
 """Context while a decoding attention is measured: its KV stays in the threads' second-level caches."""
 ATTENTION_REPEATS = 50
@@ -132,7 +134,7 @@ def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int 
     n = backend.threads * max(TILE_BYTES // panel, 1) * 16
     table = backend.pack([Weight.dense(rng.standard_normal((BLOCK, TILE_K), np.float32))])
     weight = backend.pack([random_weight(rng, layout, n, TILE_K)])
-    repeats = max(int(2e9 / (n * TILE_K * rows)), 1)  # waking the threads must not count
+    repeats = max(int(TILE_WORK / (n * TILE_K * rows)), 1)
 
     def forward(ops: Ops, inputs: Inputs) -> Tensor:
         x = ops.embed(inputs, table)
