@@ -6,7 +6,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from figure_runs import Result, Row, Table, value_at
+from figure_runs import At, Result, Row, Table, value_at
 
 FORMATS = "benchmarks/formats.py --text FILE --write"
 KV = "benchmarks/kv_choices.py PROMPTS --write"
@@ -29,11 +29,15 @@ def over(name: str, result: Result) -> float | None:
 
 def lost(model: str, name: str) -> Row:
     path = f"forms/{name}"
-    at = (partial(over, name), f"{path}/bits", f"{path}/weights_mb", f"{path}/kl", f"{path}/agreement")
-    error = (f"{path}/over_error",) if name in IN_EIGHT else ()
+    at: tuple[At, ...] = (
+        partial(over, name), f"{path}/bits", f"{path}/weights_mb", f"{path}/kl", f"{path}/agreement",
+    )  # fmt: skip
+    ratio = "{0:.4f}"
+    if name in IN_EIGHT:
+        at, ratio = (*at, f"{path}/over_error"), "{0:.4f} ± {5:.4f}"
     return Row(
-        f"{MODELS[model]}, {name}", "formats", (*at, *error),
-        ("{1:.2f}", "{2:.0f} MB", "{3:.4f}", "{4:.1%}", "{0:.4f} ± {5:.4f}" if error else "{0:.4f}"), most=MOST.get(name), bound="{:g}",
+        f"{MODELS[model]}, {name}", "formats", at,
+        ("{1:.2f}", "{2:.0f} MB", "{3:.4f}", "{4:.1%}", ratio), most=MOST.get(name), bound="{:g}",
         only={"settings/model": model},
     )  # fmt: skip
 

@@ -51,8 +51,8 @@ def main(arguments: Sequence[str]) -> int:
     settings = {"generic": options.generic, "threads": options.threads}
     result = report("tables", sys.argv, {"settings": settings, "result": found})
     lines = [
-        f"{found['isa']}: multiplied {found['products_ps']} ps, looked up {found['tables_ps']} ps a multiply-add "
-        f"of {options.threads} threads: {found['over']} times as long"
+        f"{found['isa']}: multiplied {found['products_ps']} ps, looked up {found['tables_ps']} ps a "
+        f"multiply-add of {options.threads} threads: {found['over']} times as long"
     ]
     return conclude(result, lines, False, options.json, options.write)
 
