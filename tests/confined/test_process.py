@@ -86,7 +86,7 @@ def test_a_process_that_waits_warm_takes_one_job(how: str, warm: bool) -> None:
     jobs = Confined("support.confined_jobs:prepare_warm", lambda: how, MEMORY)
     try:
         found = []
-        for at in range(20):
+        for at in range(400 if warm else 20):
             found.append(jobs.run(["remember", at], 1))
             assert found[-1][-1] == at
             assert found[-1][:-1] in ([], ["warm"]), "nothing of another job"

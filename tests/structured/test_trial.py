@@ -344,3 +344,20 @@ def test_masks_that_take_long_end_their_own_rows_alone() -> None:
         slow.fork().restrict(mask)
     other.restrict(mask)
     assert other.take(ord("b"))
+
+
+def test_a_vocabulary_that_cannot_write_the_example_has_trials_too() -> None:
+    """What warms a trial's process up is JSON; grammars need not be."""
+
+    class NoBraces(ByteTokenizer):
+        def token_bytes(self, token_id: int) -> bytes:
+            return b"x" if token_id in (0x7B, 0x7D) else super().token_bytes(token_id)
+
+    made = ConstraintCompiler(NoBraces())
+    try:
+        wanted = SamplingParams(structured_outputs=StructuredOutputsParams(regex="a+"))
+        (constraint,) = asyncio.run(made.compile_async(wanted)).constraints
+        assert accepts(constraint, "aa")
+        assert made.stats().available
+    finally:
+        made.close()

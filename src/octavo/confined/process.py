@@ -1,7 +1,7 @@
 """Confined: jobs that run in processes of their own, each under limits of time and memory.
 
     server ---- control socket ----> prepared process: has imported and built what every job needs, once
-       |                                | fork, for each job
+       |                                | fork, for each job: one waits for the next
        '------- job's own socket ----> its process: sets its limits, works, answers, ends
 
 The prepared process starts with the first job and never runs one itself, so a job that is killed costs the

@@ -11,6 +11,7 @@ import random
 import resource
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def prepare(given: Any) -> Callable[[Any], Any]:
     tokens = [token.encode("latin-1") for token in given["tokens"]]
     made.append(GrammarVocabulary(tokens, given["special"], given["ends"], encode))
     trial = _Trial(made[0])
-    trial.warm_up()  # what is imported and remembered by it is there in all forks
+    with suppress(Exception):  # a vocabulary may not be able to write it, or a busy machine take too long
+        trial.warm_up()  # what is imported and remembered by it is there in all forks
     return trial
 
 
