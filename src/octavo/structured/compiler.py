@@ -98,7 +98,7 @@ class ConstraintCompiler:
             if known or params.n > 1:  # it will have several rows
                 made.widen()
             constraints.append(made)
-        return params.replace(constraints=tuple(constraints))
+        return params.constrained(tuple(constraints))
 
     async def compile_async(self, params: SamplingParams, salt: str | None = None) -> SamplingParams:
         """The same without blocking the event loop, each grammar on trial before.
@@ -131,7 +131,7 @@ class ConstraintCompiler:
                 with suppress(RuntimeError):  # after close()
                     self._widening.submit(made.widen)
             constraints.append(made)
-        return params.replace(constraints=tuple(constraints))
+        return params.constrained(tuple(constraints))
 
     def stats(self) -> GrammarStats:
         """Of the grammars that compile_async() was asked for."""

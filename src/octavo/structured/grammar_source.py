@@ -6,7 +6,10 @@ import gc
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
+
+from pydantic_core import to_json
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params import StructuredOutputsParams
@@ -14,7 +17,7 @@ from octavo.params.structured import PARAM
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.places import UNIQUE, places_of, without_unique
-from octavo.structured.regex_size import MAX_COUNT, MAX_REPEATS, MAX_WRITTEN, repeats
+from octavo.structured.regex_size import Budget
 from octavo.structured.schema import normalize
 from octavo.structured.structural_tag import DIGITS, structural_tag
 
@@ -45,7 +48,7 @@ def cache_key(wanted: StructuredOutputsParams) -> str:
     """
     value = getattr(wanted, wanted.kind)
     try:
-        text = value if isinstance(value, str) else json.dumps(value)
+        text = value if isinstance(value, str) else _text(value)
     except (TypeError, ValueError, RecursionError):
         raise _wrong(f"structured_outputs.{wanted.kind} must be plain JSON") from None
     limit = _MOST.get(wanted.kind, MAX_CHARS)
@@ -95,14 +98,40 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 def from_schema(schema: Any) -> str:
     """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
-    normal = _normalized(schema)
-    text = json.dumps(_guided(normal))
-    if f'"{UNIQUE}"' in text and (places := places_of(normal)):
-        normal = without_unique(normal)
-        text = json.dumps({**_guided(normal), "places": places})
-    if text.count("pattern") > 1:  # one is JSON_OPTIONS' own
-        _check(_patterns(normal))
-    return text
+    with _uncollected():
+        normal = normalize(schema)
+        text = _text(_guided(normal))
+        if f'"{UNIQUE}"' in text and (places := places_of(normal)):
+            normal = without_unique(normal)
+            text = _text({**_guided(normal), "places": places})
+        if text.count("pattern") > 1:  # one is JSON_OPTIONS' own
+            _check(_patterns(normal))
+        del normal
+        return text
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Under it the collector rests: it would look again and again at what is worked out, and free none of it."""
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collects:
+            gc.enable()
+
+
+def _text(value: Any) -> str:
+    """A value as JSON.
+
+    Raises:
+        TypeError, ValueError, RecursionError: it is none.
+    """
+    try:  # a third of the time that json takes
+        return to_json(value, inf_nan_mode="constants").decode()
+    except ValueError:  # half of a surrogate pair, or what JSON has no name for
+        return json.dumps(value)
 
 
 def _guided(schema: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,7 +141,8 @@ def _guided(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _normal(schema: Any) -> Any:
     """The same of a schema inside a grammar, where no walk goes."""
-    normal = _normalized(schema)
+    with _uncollected():
+        normal = normalize(schema)
     if places_of(normal):
         raise UnsupportedError(
             "JSON schema keyword 'uniqueItems' inside a grammar or a structural_tag is only supported of one "
@@ -122,36 +152,11 @@ def _normal(schema: Any) -> Any:
     return normal
 
 
-def _normalized(schema: Any) -> Any:
-    """normalize() with its patterns looked at before: it holds values against them, which compiles them."""
-    _check(_patterns(schema))
-    collects = gc.isenabled()
-    gc.disable()  # the collector would look again and again at what is being worked out, and free none of it
-    try:
-        return normalize(schema)
-    finally:
-        if collects:
-            gc.enable()
-
-
 def _check(expressions: Iterable[Expression]) -> None:
     """Refuse expressions that repeat too much, each by itself or all together."""
-    written = 0
+    budget = Budget()
     for regex, flags, where in expressions:
-        found = repeats(regex, flags)
-        written += found.written
-        if found.single > MAX_COUNT:
-            raise _wrong(f"{where} repeats {found.single} times; at most {MAX_COUNT} are taken")
-        if found.nested > MAX_REPEATS:
-            raise _wrong(
-                f"{where}: repetitions inside each other multiply to {found.nested}; "
-                f"at most {MAX_REPEATS} are taken"
-            )
-        if written > MAX_WRITTEN:
-            raise _wrong(
-                f"{where}: all repetitions written out have {written} characters; at most "
-                f"{MAX_WRITTEN} are taken"
-            )
+        budget.take(regex, where, flags)
 
 
 def _expressions(grammars: Iterable[Mapping[str, Any]]) -> Iterator[Expression]:

@@ -10,6 +10,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from octavo.errors import InvalidRequestError
+from octavo.params.structured import PARAM
+
 MAX_REPEATS = 20_000
 """Product of counted repetitions that stand inside each other."""
 MAX_COUNT = 100_000
@@ -35,6 +38,37 @@ class Repeats(NamedTuple):
     single: int
     nested: int
     written: int
+
+
+class Budget:
+    """What all expressions of a grammar may repeat."""
+
+    def __init__(self) -> None:
+        self._written = 0
+
+    def take(self, regex: str, where: str, flags: str = "") -> None:
+        """Count an expression, before anything compiles it.
+
+        Args:
+            where: it stands, as errors name it. flags: as repeats() takes them.
+
+        Raises:
+            InvalidRequestError: it repeats too much, by itself or together with those before.
+        """
+        found = repeats(regex, flags)
+        self._written += found.written
+        if found.single > MAX_COUNT:
+            raise _wrong(f"{where} repeats {found.single} times; at most {MAX_COUNT} are taken")
+        if found.nested > MAX_REPEATS:
+            raise _wrong(
+                f"{where}: repetitions inside each other multiply to {found.nested}; "
+                f"at most {MAX_REPEATS} are taken"
+            )
+        if self._written > MAX_WRITTEN:
+            raise _wrong(
+                f"{where}: all repetitions written out have {self._written} characters; at most "
+                f"{MAX_WRITTEN} are taken"
+            )
 
 
 def repeats(regex: str, flags: str = "") -> Repeats:
@@ -74,6 +108,10 @@ def repeats(regex: str, flags: str = "") -> Repeats:
             blank = text.isspace() or text[0] == "#"
             groups[-1] = (groups[-1][0], groups[-1][1] + (len(text) if blank else 1))
     return Repeats(single, nested, written)
+
+
+def _wrong(message: str) -> InvalidRequestError:
+    return InvalidRequestError(message, PARAM)
 
 
 def _count(text: str | None) -> int:

@@ -53,6 +53,8 @@ _INVOLVED = frozenset([*_COMBINES, "contains", "propertyNames"])
 _SIZES_AND_PATTERNS = frozenset(
     ["const", "enum", "maxProperties", "minProperties", "patternProperties", "unevaluatedProperties"]
 )
+_OF_ITEMS = frozenset(["type", "items"])
+_NAMES = (*TYPES, "integer")
 _VALUES, _WITH_VALUES = frozenset(["const", "enum"]), frozenset(["const", "enum", "type"])
 
 
@@ -121,10 +123,14 @@ class Cases:
         if len(conjunction) == 1:
             ((number, wanted),) = conjunction
             schema = self._schemas[number]
-            if wanted and isinstance(schema, dict) and _INVOLVED.isdisjoint(schema):
-                words = _PLAIN & schema.keys()
-                if words <= _WITH_VALUES or words.isdisjoint(_VALUES):
-                    return self._alone(number, schema)
+            if wanted and isinstance(schema, dict):
+                if len(schema) == 1 and schema.get("type") in _NAMES:
+                    self._schemas.spend(1)
+                    return [Case(schema["type"])]
+                if _INVOLVED.isdisjoint(schema):
+                    words = _PLAIN & schema.keys()
+                    if words <= _WITH_VALUES or words.isdisjoint(_VALUES):
+                        return self._alone(number, schema)
         return self._multiplied(conjunction)
 
     def _multiplied(self, conjunction: Conjunction) -> list[Case]:
@@ -159,6 +165,9 @@ class Cases:
         """The cases of a subschema that combines nothing, as most do: nothing has to be multiplied out."""
         if schema.get("type") == "object" and _SIZES_AND_PATTERNS.isdisjoint(schema):
             return object_alone(self._schemas, schema)
+        if schema.get("type") == "array" and schema.keys() == _OF_ITEMS:
+            self._schemas.spend(1)
+            return [Case("array", items=self._schemas.demand(schema["items"]))]
         literals = tuple((number, word, True) for word in schema if word in _PLAIN)
         if (values := self._values(literals)) is not None:
             return [Case("enum", values=values)] if values else []
@@ -460,6 +469,8 @@ class Cases:
             return None
         rest = [literal for literal in literals if literal != source]
         self._schemas.spend(len(values) * (1 + len(rest)))
+        if len(rest) == 1 and rest[0][1:] == ("type", True) and self._schemas[rest[0][0]]["type"] == "string":
+            return [value for value in values if isinstance(value, str)]  # most say what they are
         return [v for v in values if all(holds(self._schemas, v, *literal) for literal in rest)]
 
     # --- 2 to 4. types, merging, violations ----------------------------------------------------------

@@ -21,17 +21,17 @@ _NO_PROPERTIES: Mapping[str, Any] = {}
 
 
 def merge_array(schemas: Schemas, case: Case, number: int) -> None:
-    schema, ids = schemas[number], schemas.number
+    schema = schemas[number]
     for keyword in ("minItems", "maxItems"):
         if keyword in schema:
             case.tighten(keyword, schema[keyword])
     case.unique = case.unique or bool(schema.get("uniqueItems"))
     _contains(schemas, case, schema)
     rest: Conjunction = frozenset()
-    own = [_one(schemas, ids(part)) for part in schema.get("prefixItems", ())]
+    own = [schemas.demand(part) for part in schema.get("prefixItems", ())]
     if "items" in schema:
-        rest = _one(schemas, ids(schema["items"]))
-    elif "unevaluatedItems" in schema and (left := _one(schemas, ids(schema["unevaluatedItems"]))):
+        rest = schemas.demand(schema["items"])
+    elif "unevaluatedItems" in schema and (left := schemas.demand(schema["unevaluatedItems"])):
         others = _beside(schemas, number, "unevaluatedItems", ("contains", *_BRANCHES))
         if not any("items" in other or "unevaluatedItems" in other for other in others):
             rest = left
@@ -61,11 +61,6 @@ def _contains(schemas: Schemas, case: Case, schema: Any) -> None:
     raise UnsupportedError(
         "JSON schema keyword 'contains' with 'minContains' or 'maxContains' is not supported", PARAM
     )
-
-
-def _one(schemas: Schemas, number: int) -> Conjunction:
-    schema = schemas[number]
-    return frozenset() if schema is True or schema == {} else frozenset({(number, True)})
 
 
 def _beside(
@@ -109,17 +104,17 @@ def object_alone(schemas: Schemas, schema: Mapping[str, Any]) -> list[Case]:
 
     Most objects are so. None: a property that must be there cannot be.
     """
-    number, case = schemas.number, Case("object")
+    demand, case = schemas.demand, Case("object")
     if "additionalProperties" in schema:
-        case.additional = _one(schemas, number(schema["additionalProperties"]))
+        case.additional = demand(schema["additionalProperties"])
     members = case.properties
     for name, part in schema.get("properties", _NO_PROPERTIES).items():
-        members[name] = _one(schemas, number(part))
+        members[name] = demand(part)
     if "required" in schema:
         case.required = _required(schema)
         for name in case.required:
             members.setdefault(name, case.additional)
-        never = (number(False), True)
+        never = (schemas.number(False), True)
         if any(never in members[name] for name in case.required):
             return []
     schemas.spend(2 * len(members))
@@ -154,7 +149,7 @@ def merge_objects(
         named = only.get("properties", {})
         for name in names:
             if name in named:
-                found = _one(schemas, schemas.number(named[name]))
+                found = schemas.demand(named[name])
             else:
                 found = _rest(schemas, only, name)
             known = case.properties.get(name)
@@ -167,7 +162,7 @@ def merge_objects(
         case.additional |= _rest(schemas, schema)
     if patterned:
         case.patterns |= _patterns(schemas, parts, patterned)
-    called = [_one(schemas, schemas.number(s["propertyNames"])) for s in parts if "propertyNames" in s]
+    called = [schemas.demand(s["propertyNames"]) for s in parts if "propertyNames" in s]
     if any(called):
         _limit_names(schemas, case, frozenset[tuple[int, bool]]().union(*called), cases_of)
 
@@ -193,7 +188,7 @@ def _patterns(
         for schema in parts:
             own = schema.get("patternProperties", {})
             if of_it := [part for pattern, part in own.items() if pattern in matched]:
-                demands = demands.union(*(_one(schemas, schemas.number(part)) for part in of_it))
+                demands = demands.union(*(schemas.demand(part) for part in of_it))
             else:  # to this one such a name is one of the rest
                 pattern = next(iter(matched)) if len(matched) == 1 else None
                 demands |= _rest(schemas, schema, pattern=pattern)
@@ -270,11 +265,11 @@ def _member(schemas: Schemas, schema: Any, name: str) -> Conjunction:
     known = False
     if name in schema.get("properties", {}):
         known = True
-        found |= _one(schemas, schemas.number(schema["properties"][name]))
+        found |= schemas.demand(schema["properties"][name])
     for pattern, part in schema.get("patternProperties", {}).items():
         if matches_pattern(pattern, name):
             known = True
-            found |= _one(schemas, schemas.number(part))
+            found |= schemas.demand(part)
     return found if known else _rest(schemas, schema, name)
 
 
@@ -285,9 +280,9 @@ def _rest(schemas: Schemas, schema: Any, name: str | None = None, pattern: str |
         name, pattern: of this one, or of those that match; without both, of those that no subschema names.
     """
     if "additionalProperties" in schema:
-        return _one(schemas, schemas.number(schema["additionalProperties"]))
+        return schemas.demand(schema["additionalProperties"])
     if "unevaluatedProperties" in schema:
-        left = _one(schemas, schemas.number(schema["unevaluatedProperties"]))
+        left = schemas.demand(schema["unevaluatedProperties"])
         if not left:
             return left
         others = _beside(schemas, schemas.number(schema), "unevaluatedProperties")

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
+from octavo.structured.regex_size import Budget
 from octavo.structured.schema.drafts import NEWEST, draft_of, identifier, read
 from octavo.structured.schema.equality import frozen
 
@@ -26,6 +27,9 @@ MAPS = ("$defs", "definitions", "dependentSchemas", "patternProperties", "proper
 _ORDER = {word: at for at, word in enumerate([*SINGLE, *LISTS, *MAPS])}
 """Words that hold subschemas, in the order in which these are numbered."""
 _ANCHORS = frozenset(["$anchor", "$dynamicAnchor"])
+_NOTED = frozenset([*_ORDER, *_ANCHORS])
+"""Words that _add() looks at; most subschemas have none."""
+_NAMED = frozenset(["$schema", "$id", "id"])
 _SINGLE, _LISTS, _MAPS, _REFERENCES = map(frozenset, (SINGLE, LISTS, MAPS, ("$ref", "$dynamicRef")))
 
 
@@ -47,10 +51,13 @@ class Schemas:
         self._bases: list[tuple[str, int]] = []  # (URI, draft)
         self._number: dict[int, int] = {}  # by identity: the schema is ours while we work on it
         self._places: dict[str, int] = {}  # absolute URI with anchor -> number
+        self._targets: dict[tuple[str, str], int] = {}  # of (base, reference)
         self._dynamic: dict[str, list[int]] = {}  # the places of each $dynamicAnchor
         self._values: dict[int, frozenset[Any]] = {}
         self._alike: dict[int, int] = {}  # the first subschema that says the same
         self._first: dict[Any, int] = {}
+        self._demands: dict[int, frozenset[tuple[int, bool]]] = {}
+        self._expressions = Budget()
         self._left = MAX_WORK
         self._parts = 0
         self._add(schema, "", NEWEST, 0)
@@ -77,6 +84,16 @@ class Schemas:
     def __getitem__(self, number: int) -> Any:
         return self._nodes[number]
 
+    def demand(self, schema: Any) -> frozenset[tuple[int, bool]]:
+        """A subschema that stands in one as a conjunction of its own; one that allows all is none."""
+        number = self.number(schema)
+        found = self._demands.get(number)
+        if found is None:
+            node = self._nodes[number]
+            found = frozenset() if node is True or node == {} else frozenset([(number, True)])
+            self._demands[number] = found
+        return found
+
     def number(self, schema: Any) -> int:
         """The number of a subschema that stands in one, or of the first one that says the same."""
         if schema is True or schema is False:
@@ -88,8 +105,12 @@ class Schemas:
     def _as_first(self, number: int) -> int:
         found = self._alike.get(number)
         if found is None:
-            self._alike[number] = number  # of whoever comes back here by a $ref
             node = self._nodes[number]
+            plain = type(node) is dict and len(node) == 1 and type(node.get("type")) is str
+            if plain and number not in self._own:  # most say no more, and lead nowhere
+                found = self._alike[number] = self._first.setdefault((("type", node["type"]),), number)
+                return found
+            self._alike[number] = number  # of whoever comes back here by a $ref
             says = ("boolean", node) if isinstance(node, bool) else self._says(number)
             if len(says) == 1 and says[0][0] == "$ref" and isinstance(says[0][1], int):
                 found = self._as_first(says[0][1])
@@ -158,8 +179,14 @@ class Schemas:
         """The subschema that a $ref in subschema `number` means."""
         if not isinstance(reference, str):
             raise InvalidRequestError("$ref must be a string", PARAM)
-        uri = urljoin(self._bases[number][0], reference)
-        document, _, fragment = uri.partition("#")
+        key = self._bases[number][0], reference
+        found = self._targets.get(key)
+        if found is None:
+            found = self._targets[key] = self._resolved(*key)
+        return found
+
+    def _resolved(self, base: str, reference: str) -> int:
+        document, _, fragment = urljoin(base, reference).partition("#")
         if not fragment.startswith("/") and fragment:
             found = self._places.get(f"{document}#{fragment}")
         else:
@@ -216,7 +243,7 @@ class Schemas:
             raise InvalidRequestError(f"the JSON schema is nested deeper than {MAX_DEPTH}", PARAM)
         if len(self._nodes) > MAX_SUBSCHEMAS:
             raise InvalidRequestError(f"the JSON schema has more than {MAX_SUBSCHEMAS} parts", PARAM)
-        if isinstance(given, bool):
+        if given is True or given is False:
             if not self._nodes:
                 self._append(given, given, base, draft)
             return
@@ -225,10 +252,11 @@ class Schemas:
                 f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
         self._parts += 1
-        if "$schema" in given:
+        named = not _NAMED.isdisjoint(given)
+        if named:
             draft = draft_of(given, draft)
-        schema, own = read(given, draft)
-        if not self._nodes or "$id" in given or "id" in given:
+        schema, own = read(given, draft, self._expressions)
+        if named or not self._nodes:
             base = self._enter(given, base, draft)
         number = self._append(schema, given, base, draft)
         if own is not schema:
@@ -236,6 +264,8 @@ class Schemas:
             self._number[id(own)] = number
         if number == 0:
             self._places.setdefault("", number)
+        if _NOTED.isdisjoint(schema):
+            return
         for keyword in () if _ANCHORS.isdisjoint(schema) else ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(keyword), str):
                 self._places[f"{base}#{name}"] = number
@@ -267,6 +297,11 @@ class _Exact(Schemas):
 
     def __getitem__(self, number: int) -> Any:
         return self._own.get(number, self._nodes[number])
+
+    def demand(self, schema: Any) -> frozenset[tuple[int, bool]]:
+        number = self.number(schema)
+        node = self[number]
+        return frozenset() if node is True or node == {} else frozenset([(number, True)])
 
     @property
     def exact(self) -> Schemas:
