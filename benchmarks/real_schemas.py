@@ -330,7 +330,7 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
             continue
         with suppress(OctavoError):  # it takes too long for a server
             score.confined.append(first_use(tried, params, size, loop))
-        score.narrower += bool(written(schema)[1])
+        score.narrower += bool(written(schema).narrow)
         (constraint,) = plain.compile(params).constraints
         score.weakened += [(address, text) for text in weaknesses(schema, constraint, score, draw)]
         progress(f"{score.schemas} of {len(schemas)}, {len(score.times)} served")

@@ -46,7 +46,7 @@ def constraint_of(
     originals: int = ORIGINALS,
     later: Later | None = None,
 ) -> Grammar | Distinct:
-    """The constraint of a grammar's text, which may have "places" beside its grammars.
+    """The constraint of a grammar's text, which may have a second line: the places of a schema (places.py).
 
     Args:
         later: who makes the grammar over bytes once a search asks for it; None: it is made here and now, as
@@ -55,14 +55,11 @@ def constraint_of(
     Raises:
         InvalidRequestError: as Grammar.
     """
-    if '"places"' not in source:
+    plain, _, places = source.partition("\n")
+    if not places:
         return Grammar(source, vocabulary, param, originals)
-    given = json.loads(source)
-    if (places := given.pop("places", None)) is None:
-        return Grammar(source, vocabulary, param, originals)
-    plain = json.dumps(given)
     grammar = Grammar(plain, vocabulary, param, originals)
-    known = [Place(*each) for each in places]
+    known = [Place(*each) for each in json.loads(places)]
     by_bytes = OverBytes(lambda: Grammar(plain, vocabulary.of_bytes, param, 1), later)
     if needs_search(known) and (later is None or vocabulary.single is None):
         by_bytes.make()

@@ -16,9 +16,9 @@ from octavo.params import StructuredOutputsParams
 from octavo.params.structured import PARAM
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
-from octavo.structured.places import UNIQUE, places_of, without_unique
+from octavo.structured.places import UNIQUE, places_of
 from octavo.structured.regex_size import Budget
-from octavo.structured.schema import normalize
+from octavo.structured.schema import written
 from octavo.structured.structural_tag import DIGITS, structural_tag
 
 MAX_CHARS = 200_000
@@ -97,17 +97,17 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 
 def from_schema(schema: Any) -> str:
-    """A JSON schema's grammar; "places" beside it if it has arrays of distinct items (see distinct.py)."""
+    """A JSON schema's grammar; behind it a line of places, if it has arrays of distinct items (see distinct.py)."""
     with _uncollected():
-        normal = normalize(schema)
-        text = _text(_guided(normal))
-        if f'"{UNIQUE}"' in text and (places := places_of(normal)):
-            normal = without_unique(normal)
-            text = _text({**_guided(normal), "places": places})
+        made = written(schema)
+        places = places_of(made.schema) if made.unique else []
+        for array in made.unique:
+            del array[UNIQUE]
+        text = _text(_guided(made.schema))
         if text.count("pattern") > 1:  # one is JSON_OPTIONS' own
-            _check(_patterns(normal))
-        del normal
-        return text
+            _check(_patterns(made.schema))
+        del made
+        return f"{text}\n{_text(places)}" if places else text
 
 
 @contextmanager
@@ -142,14 +142,14 @@ def _guided(schema: Mapping[str, Any]) -> dict[str, Any]:
 def _normal(schema: Any) -> Any:
     """The same of a schema inside a grammar, where no walk goes."""
     with _uncollected():
-        normal = normalize(schema)
-    if places_of(normal):
+        made = written(schema)
+    if made.unique:
         raise UnsupportedError(
             "JSON schema keyword 'uniqueItems' inside a grammar or a structural_tag is only supported of one "
             "item",
             PARAM,
         )
-    return normal
+    return made.schema
 
 
 def _check(expressions: Iterable[Expression]) -> None:

@@ -49,6 +49,9 @@ class Place(NamedTuple):
     free: bool = False
 
 
+_PLAIN = Place()
+
+
 def places_of(schema: Any) -> list[Place]:
     """The places of a plain schema, the whole's is 1; none: no array in it asks for distinct items.
 
@@ -68,25 +71,8 @@ def needs_search(places: Sequence[Place]) -> bool:
     )
 
 
-def without_unique(schema: Any) -> Any:
-    """The plain schema without its uniqueItems."""
-    if isinstance(schema, Mapping):
-        if "enum" in schema:
-            return schema
-        return {name: _inside(name, part) for name, part in schema.items() if name != UNIQUE}
-    return schema
-
-
 _MAPS = ("properties", "patternProperties", "$defs")
 _LISTS = ("anyOf", "prefixItems", "allOf")
-
-
-def _inside(word: str, part: Any) -> Any:
-    if word in _MAPS:
-        return {name: without_unique(each) for name, each in part.items()}
-    if word in _LISTS:
-        return [without_unique(each) for each in part]
-    return without_unique(part) if word in ("items", "additionalProperties") else part
 
 
 def _mentions(schema: Any) -> bool:
@@ -112,11 +98,14 @@ class _Builder:
     def __init__(self, schema: Any) -> None:
         self._definitions = schema.get("$defs", {})
         self._kept: list[Any] = []  # whose identities are keys
+        self._alone: dict[int, int] = {}  # the set of a schema by itself, by its identity
         self._number: dict[frozenset[int], int] = {}
         self._counts: dict[int, int] = {}
         self._sets: list[list[Any]] = []
         self.places: list[Place] = [Place()]
-        self._place_of([{name: part for name, part in schema.items() if name != "$defs"}])
+        whole = {name: part for name, part in schema.items() if name != "$defs"}
+        self._kept.append(whole)
+        self._place_of([whole])
         for at in range(MAX_PLACES):
             if at == len(self._sets):
                 break
@@ -125,10 +114,18 @@ class _Builder:
             raise UnsupportedError(f"JSON schema keyword {UNIQUE!r} stands in too large a schema", PARAM)
         self._forget_untracked()
 
+    def _place_alone(self, schema: Any) -> int:
+        """The same of one schema that stays where it is: most are met many times."""
+        found = self._alone.get(id(schema))
+        if found is None:
+            found = self._alone[id(schema)] = self._place_of([schema])
+        return found
+
     def _place_of(self, schemas: Iterable[Any]) -> int:
         found: dict[int, Any] = {}
+        seen: set[str] = set()
         for schema in schemas:
-            self._flatten(schema, found, set())
+            self._flatten(schema, found, seen)
         key = frozenset(found)
         if key not in self._number:
             self._number[key] = len(self._sets) + 1
@@ -160,26 +157,20 @@ class _Builder:
     # --- a place ------------------------------------------------------------------------------------
 
     def _place(self, alternatives: list[Any]) -> Place:
+        """Where its parts are, and whether its arrays ask; the rest is worked out where somebody needs it."""
         free = any(each is _FREE for each in alternatives)
         listed = [value for each in alternatives for value in each.get("enum", ())]
         objects = [each for each in alternatives if each.get("type") == "object"]
         arrays = [each for each in alternatives if each.get("type") == "array"]
         dicts = [value for value in listed if isinstance(value, dict)]
         lists = [value for value in listed if isinstance(value, list)]
-        names = dict.fromkeys(name for each in objects for name in each.get("properties", {}))
-        names |= dict.fromkeys(name for value in dicts for name in value)
+        if not (free or objects or arrays or dicts or lists):
+            return _PLAIN
         rest = [True] * free + [part for each in objects for part in _others(each)]
         firsts = max((len(each.get("prefixItems", ())) for each in arrays), default=0)
         firsts = max([firsts, *map(len, lists)])
         return Place(
-            {
-                name: self._place_of(
-                    [True] * free
-                    + [p for each in objects for p in _member(each, name)]
-                    + [{"enum": [value[name]]} for value in dicts if name in value]
-                )
-                for name in names
-            },
+            self._names(free, objects, dicts),
             self._place_of(rest),
             [
                 self._place_of(
@@ -191,11 +182,32 @@ class _Builder:
             ],
             self._place_of([True] * free + [each.get("items", True) for each in arrays]),
             self._unique(arrays, lists),
-            bool(alternatives) and all(self._count(each) >= MANY for each in alternatives),
-            all(map(_is_open_string, alternatives)),
-            _openness(alternatives),
-            bool(alternatives) and all(each == {"type": "string"} for each in alternatives),
         )
+
+    def _known(self, place: Place, alternatives: list[Any]) -> Place:
+        """With what its values are like."""
+        return place._replace(
+            roomy=bool(alternatives) and all(self._count(each) >= MANY for each in alternatives),
+            string=all(map(_is_open_string, alternatives)),
+            number=_openness(alternatives),
+            free=bool(alternatives) and all(each == {"type": "string"} for each in alternatives),
+        )
+
+    def _names(self, free: bool, objects: list[Any], dicts: list[Any]) -> dict[str, int]:
+        """The places of properties that alternatives name."""
+        if len(objects) == 1 and not free and not dicts:
+            named = objects[0].get("properties", _FREE)
+            return {name: self._place_alone(part) for name, part in named.items()}
+        names = dict.fromkeys(name for each in objects for name in each.get("properties", {}))
+        names |= dict.fromkeys(name for value in dicts for name in value)
+        return {
+            name: self._place_of(
+                [True] * free
+                + [p for each in objects for p in _member(each, name)]
+                + [{"enum": [value[name]]} for value in dicts if name in value]
+            )
+            for name in names
+        }
 
     def _unique(self, arrays: list[Any], lists: list[Any]) -> bool:
         """Where one alternative asks for it all are held to it: which of them is meant nobody knows yet."""
@@ -273,14 +285,14 @@ class _Builder:
             return number if needed[number] else 0
 
         self.places = [
-            place._replace(
+            self._known(place, self._sets[at - 1])._replace(
                 names={name: kept(number) for name, number in place.names.items()},
                 other=kept(place.other),
                 prefix=list(map(kept, place.prefix)),
                 items=kept(place.items),
             )
             if needed[at] or at == 1
-            else Place()
+            else _PLAIN
             for at, place in enumerate(self.places)
         ]
 

@@ -324,7 +324,7 @@ class Cases:
                     one = one._replace(types=one.types & types)
                 if not one.types:
                     continue
-                if all(one.meet(part) is None for part in its):
+                if not any(map(one.meets, its)):
                     kept.append(one)
                     continue
             rest.append(one)
@@ -376,7 +376,7 @@ class Cases:
         try:
             mine, its = (self._branches(number, True, frozenset()) for number in (one, other))
             if self._left_out is None and len(mine) * len(its) <= MAX_CASES:
-                found = all(each.meet(part) is None for each in mine for part in its)
+                found = not any(each.meets(part) for each in mine for part in its)
             if not self._cut:
                 self._apart[key] = found
         except UnsupportedError:

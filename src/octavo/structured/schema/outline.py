@@ -73,6 +73,15 @@ class Outline(NamedTuple):
         shared = self.shared(other)
         return None if shared is None else self.joined(other, *shared)
 
+    def meets(self, other: Outline) -> bool:
+        """Whether meet() finds something: what is both is not put together, which is the longer work."""
+        if (shared := self.shared(other)) is None:
+            return False
+        if shared[0] != _ONLY["object"] or not (self.needed or other.needed):
+            return True  # what is no object has no properties that lack a value
+        needed = _union(self.needed, other.needed)
+        return _possible(needed, self.only + other.only, self.never + other.never)
+
     def shared(self, other: Outline) -> tuple[frozenset[str], frozenset[Any] | None] | None:
         """(types, values) of what is both, as far as it shows before they are put together; None: nothing."""
         types = self.types if self.types is other.types else self.types & other.types
@@ -134,16 +143,7 @@ class Outline(NamedTuple):
 
     def members_possible(self) -> bool:
         """False: a property that is needed has no value left."""
-        if not self.only:
-            return True
-        left: dict[str, frozenset[Any]] = {}
-        for name, values in self.only:
-            if name in self.needed:
-                left[name] = left[name] & values if name in left else values
-        for name, values in self.never:
-            if name in left:
-                left[name] = left[name] - values
-        return all(left.values())
+        return _possible(self.needed, self.only, self.never)
 
     def covers(
         self, held: frozenset[tuple[int, str]], violated: frozenset[tuple[int, str]], types: frozenset[str]
@@ -153,6 +153,24 @@ class Outline(NamedTuple):
 
     def by(self, way: Alternative) -> Outline:
         return self._replace(ways=self.ways | {way})
+
+
+def _possible(
+    needed: frozenset[str],
+    only: tuple[tuple[str, frozenset[Any]], ...],
+    never: tuple[tuple[str, frozenset[Any]], ...],
+) -> bool:
+    """What Outline.members_possible() says."""
+    if not only:
+        return True
+    left: dict[str, frozenset[Any]] = {}
+    for name, values in only:
+        if name in needed:
+            left[name] = left[name] & values if name in left else values
+    for name, values in never:
+        if name in left:
+            left[name] = left[name] - values
+    return all(left.values())
 
 
 def _union(one: frozenset[Any], other: frozenset[Any]) -> frozenset[Any]:

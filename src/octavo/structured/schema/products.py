@@ -27,6 +27,7 @@ class Products:
 
     def __init__(self, schemas: Schemas, most: int, leave_out: Callable[[UnsupportedError], None]) -> None:
         self._schemas, self._most, self._leave_out = schemas, most, leave_out
+        self._parts: dict[int, bool] = {}
 
     def close(self) -> None:
         """Nothing more is multiplied: forget whom to tell."""
@@ -126,8 +127,11 @@ class Products:
         return frozenset(each for each in one.broken if self._has_parts(each[1]))
 
     def _has_parts(self, number: int) -> bool:
-        node = self._schemas[number]
-        return not isinstance(node, bool) and not _HOLDING.isdisjoint(node)
+        found = self._parts.get(number)
+        if found is None:
+            node = self._schemas[number]
+            found = self._parts[number] = not isinstance(node, bool) and not _HOLDING.isdisjoint(node)
+        return found
 
 
 def too_many() -> TooLargeError:

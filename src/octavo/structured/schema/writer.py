@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
@@ -85,11 +85,24 @@ def normalize(schema: Any) -> Any:
         UnsupportedError: a keyword, or a use of one, that cannot be followed.
         InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
     """
-    return written(schema)[0]
+    return written(schema).schema
 
 
-def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
-    """The same, and why it allows less than the schema does; nothing: it is equivalent."""
+class Written(NamedTuple):
+    """A schema that was made simple.
+
+    Attributes:
+        narrow: why it allows less than what was given; nothing: it is equivalent.
+        unique: the parts of it that ask for distinct items, which llguidance does not know.
+    """
+
+    schema: Any
+    narrow: tuple[UnsupportedError, ...]
+    unique: list[dict[str, Any]]
+
+
+def written(schema: Any) -> Written:
+    """What normalize() makes, and what is to be known of it."""
     schemas = Schemas(schema)
     if len(schemas) <= MANY_PARTS:
         with suppress(TooLargeError, LeftOutError):
@@ -100,9 +113,7 @@ def written(schema: Any) -> tuple[Any, tuple[UnsupportedError, ...]]:
     return _written(Schemas(schema), MAX_CASES)
 
 
-def _written(
-    schemas: Schemas, most: int, parts: int = MAX_SUBSCHEMAS
-) -> tuple[Any, tuple[UnsupportedError, ...]]:
+def _written(schemas: Schemas, most: int, parts: int = MAX_SUBSCHEMAS) -> Written:
     writer = _Writer(schemas, most, parts)
     try:
         root = writer.place(frozenset({(0, True)}))
@@ -114,7 +125,7 @@ def _written(
         root = {}
     elif writer.definitions:
         root = {**root, "$defs": writer.definitions}
-    return root, writer.narrow
+    return Written(root, writer.narrow, writer.unique)
 
 
 _SHORT = frozenset(["type", "$ref"])
@@ -130,6 +141,7 @@ class _Writer:
         self._parts = parts
         self._properties = self._patterns = 0
         self.definitions: dict[str, Any] = {}
+        self.unique: list[dict[str, Any]] = []
         self._places: dict[Conjunction, Any] = {}
         self._named = 0
 
@@ -223,7 +235,11 @@ class _Writer:
             if not unique:
                 return self._array(case, schema)
             listed = self._distinct(case) if case.prefix else None
-            return self._array(case, {**schema, "uniqueItems": True}) if listed is None else listed
+            if listed is not None:
+                return listed
+            schema["uniqueItems"] = True
+            self.unique.append(schema)
+            return self._array(case, schema)
         if case.type == "object":
             return self._object(case, schema)
         if case.expressions:
