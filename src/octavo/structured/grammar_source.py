@@ -97,7 +97,7 @@ def _source(wanted: StructuredOutputsParams) -> str:
 
 
 def from_schema(schema: Any) -> str:
-    """A JSON schema's grammar; behind it a line of places, if it has arrays of distinct items (see distinct.py)."""
+    """A JSON schema's grammar, and in a second line places where arrays hold distinct items (distinct.py)."""
     with _uncollected():
         made = written(schema)
         places = places_of(made.schema) if made.unique else []
@@ -112,7 +112,7 @@ def from_schema(schema: Any) -> str:
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Under it the collector rests: it would look again and again at what is worked out, and free none of it."""
+    """Under it the collector rests: it would look at what is worked out again and again, and free nothing."""
     collects = gc.isenabled()
     gc.disable()
     try:

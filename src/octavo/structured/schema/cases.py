@@ -363,12 +363,13 @@ class Cases:
 
     def _never_meet(self, one: int, other: int) -> bool:
         """Whether their literals tell already that nothing satisfies both."""
-        if self._schemas.exact is not self._schemas or not self._open.isdisjoint(
-            {(one, True), (other, True)}
-        ):
+        key = (one, other) if one < other else (other, one)
+        known = self._apart.get(key)
+        if known is False or self._schemas.exact is not self._schemas:
             return False
-        key = min(one, other), max(one, other)
-        if (known := self._apart.get(key)) is not None:
+        if (one, True) in self._open or (other, True) in self._open:
+            return False
+        if known is not None:
             return known
         outer = self._left_out, self._cut
         self._left_out, self._cut = None, False

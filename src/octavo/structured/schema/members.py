@@ -17,6 +17,7 @@ from octavo.structured.schema.value import matches_pattern, satisfies
 
 _BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing
 _MAX_NAME = 1_000
+_OF_MEMBERS = frozenset(["properties", "patternProperties", "additionalProperties", "unevaluatedProperties"])
 _NO_PROPERTIES: Mapping[str, Any] = {}
 
 
@@ -155,9 +156,13 @@ def merge_objects(
             known = case.properties.get(name)
             case.properties[name] = found if not known else known | found
     else:
+        telling = [schema for schema in parts if not _OF_MEMBERS.isdisjoint(schema)]
         for name in names:  # a member obeys what each schema says of its name
-            own = case.properties.get(name, frozenset())
-            case.properties[name] = own.union(*(_member(schemas, schema, name) for schema in parts))
+            found = case.properties.get(name, frozenset())
+            for schema in telling:
+                if demand := _member(schemas, schema, name):
+                    found = found | demand if found else demand
+            case.properties[name] = found
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     if patterned:
@@ -261,12 +266,10 @@ def _expression(names: Case) -> str | None:
 
 def _member(schemas: Schemas, schema: Any, name: str) -> Conjunction:
     """What one subschema demands of the property of this name."""
-    found: Conjunction = frozenset()
-    known = False
-    if name in schema.get("properties", {}):
-        known = True
-        found |= schemas.demand(schema["properties"][name])
-    for pattern, part in schema.get("patternProperties", {}).items():
+    named = schema.get("properties", _NO_PROPERTIES)
+    known = name in named
+    found: Conjunction = schemas.demand(named[name]) if known else frozenset()
+    for pattern, part in schema.get("patternProperties", _NO_PROPERTIES).items():
         if matches_pattern(pattern, name):
             known = True
             found |= schemas.demand(part)

@@ -60,7 +60,7 @@ class Schemas:
         self._expressions = Budget()
         self._left = MAX_WORK
         self._parts = 0
-        self._add(schema, "", NEWEST, 0)
+        self._add(schema, ("", NEWEST), 0)
 
     @property
     def exact(self) -> Schemas:
@@ -156,13 +156,13 @@ class Schemas:
 
     def synthetic(self, schema: Any, base: int = 0) -> int:
         """A number for a schema that does not stand in the whole (its parts may)."""
-        return self._as_first(self._append(schema, schema, *self._bases[base]))
+        return self._as_first(self._append(schema, schema, self._bases[base]))
 
-    def _append(self, node: Any, given: Any, base: str, draft: int) -> int:
+    def _append(self, node: Any, given: Any, base: tuple[str, int]) -> int:
         number = len(self._nodes)
         self._nodes.append(node)
         self._given.append(given)
-        self._bases.append((base, draft))
+        self._bases.append(base)
         self._number[id(node)] = self._number[id(given)] = number
         return number
 
@@ -235,30 +235,30 @@ class Schemas:
         if isinstance(node, bool):
             return self._plain(node)
         if isinstance(node, Mapping) and id(node) not in self._number:
-            self._add(node, *self._bases[at], 0)  # it stands in an annotation
+            self._add(node, self._bases[at], 0)  # it stands in an annotation
         return self._number.get(id(node))
 
-    def _add(self, given: Any, base: str, draft: int, depth: int) -> None:
+    def _add(self, given: Any, base: tuple[str, int], depth: int) -> None:
         if depth > MAX_DEPTH:
             raise InvalidRequestError(f"the JSON schema is nested deeper than {MAX_DEPTH}", PARAM)
         if len(self._nodes) > MAX_SUBSCHEMAS:
             raise InvalidRequestError(f"the JSON schema has more than {MAX_SUBSCHEMAS} parts", PARAM)
         if given is True or given is False:
             if not self._nodes:
-                self._append(given, given, base, draft)
+                self._append(given, given, base)
             return
         if not isinstance(given, (dict, Mapping)):  # asking for a dict is faster, and it is one
             raise InvalidRequestError(
                 f"a JSON schema must be an object or a boolean, not {_name(given)}", PARAM
             )
         self._parts += 1
-        named = not _NAMED.isdisjoint(given)
-        if named:
-            draft = draft_of(given, draft)
-        schema, own = read(given, draft, self._expressions)
-        if named or not self._nodes:
-            base = self._enter(given, base, draft)
-        number = self._append(schema, given, base, draft)
+        if not self._nodes or not _NAMED.isdisjoint(given):
+            draft = draft_of(given, base[1])
+            schema, own = read(given, draft, self._expressions)
+            base = self._enter(given, base[0], draft), draft
+        else:
+            schema, own = read(given, base[1], self._expressions)
+        number = self._append(schema, given, base)
         if own is not schema:
             self._own[number] = own
             self._number[id(own)] = number
@@ -268,12 +268,12 @@ class Schemas:
             return
         for keyword in () if _ANCHORS.isdisjoint(schema) else ("$anchor", "$dynamicAnchor"):
             if isinstance(name := schema.get(keyword), str):
-                self._places[f"{base}#{name}"] = number
+                self._places[f"{base[0]}#{name}"] = number
                 if keyword == "$dynamicAnchor":
                     self._dynamic.setdefault(name, []).append(number)
         if holding := [word for word in schema if word in _ORDER]:
             for part in _parts(schema, holding):
-                self._add(part, base, draft, depth + 1)
+                self._add(part, base, depth + 1)
 
     def _enter(self, schema: Mapping[str, Any], base: str, draft: int) -> str:
         """The base URI of a subschema, which may name itself; the next number is its."""
