@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 LAST = 0x10FFFF
@@ -260,10 +261,15 @@ def kinds_of(a: Node) -> list[Ranges]:
         elif node[0] in ("cat", "not", "star", "power"):
             waiting += [part for part in node[1:] if isinstance(part, tuple)]
     edges = sorted({0, *(edge for ranges in sets for low, high in ranges for edge in (low, high + 1))})
-    spans = [(low, high - 1) for low, high in zip(edges, [*edges[1:], LAST + 1], strict=True) if low < high]
-    alike: dict[tuple[bool, ...], list[tuple[int, int]]] = {}
-    ordered = sorted(sets)
-    for span in spans:
-        said = tuple(any(low <= span[0] <= high for low, high in ranges) for ranges in ordered)
-        alike.setdefault(said, []).append(span)
+    # Between two edges all characters are in the same sets: these are noted, a bit for each, where it begins.
+    number = {edge: at for at, edge in enumerate(edges)}
+    said = [0] * len(edges)
+    for bit, ranges in enumerate(sets):
+        for low, high in ranges:
+            for at in range(number[low], number[high + 1]):
+                said[at] |= 1 << bit
+    alike: dict[int, list[tuple[int, int]]] = {}
+    for at, (low, high) in enumerate(pairwise([*edges, LAST + 1])):
+        if low < high:
+            alike.setdefault(said[at], []).append((low, high - 1))
     return [merged(ranges) for ranges in alike.values()]
