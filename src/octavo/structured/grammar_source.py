@@ -17,7 +17,7 @@ from octavo.params.structured import PARAM
 from octavo.structured.gbnf import as_lark
 from octavo.structured.lark import Regex, scan, with_schemas
 from octavo.structured.places import UNIQUE, places_of
-from octavo.structured.regex_size import Budget
+from octavo.structured.regex_size import Repetitions
 from octavo.structured.schema import written
 from octavo.structured.structural_tag import DIGITS, structural_tag
 
@@ -154,9 +154,9 @@ def _normal(schema: Any) -> Any:
 
 def _check(expressions: Iterable[Expression]) -> None:
     """Refuse expressions that repeat too much, each by itself or all together."""
-    budget = Budget()
+    repetitions = Repetitions()
     for regex, flags, where in expressions:
-        budget.take(regex, where, flags)
+        repetitions.take(regex, where, flags)
 
 
 def _expressions(grammars: Iterable[Mapping[str, Any]]) -> Iterator[Expression]:

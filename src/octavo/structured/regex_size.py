@@ -40,7 +40,7 @@ class Repeats(NamedTuple):
     written: int
 
 
-class Budget:
+class Repetitions:
     """What all expressions of a grammar may repeat."""
 
     def __init__(self) -> None:

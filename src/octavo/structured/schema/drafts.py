@@ -13,7 +13,7 @@ from typing import Any
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
-from octavo.structured.regex_size import Budget
+from octavo.structured.regex_size import Repetitions
 from octavo.structured.schema.expressions import has_lookahead, with_escaped_braces, without_lookahead
 
 NEWEST = 2020
@@ -72,7 +72,9 @@ def identifier(schema: Mapping[str, Any], draft: int) -> str | None:
     return name if isinstance(name, str) and not (draft <= 7 and "$ref" in schema) else None
 
 
-def read(schema: Mapping[str, Any], draft: int, budget: Budget) -> tuple[dict[str, Any], dict[str, Any]]:
+def read(
+    schema: Mapping[str, Any], draft: int, repetitions: Repetitions
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """A subschema in the words of 2020-12, as it is obeyed, and as its draft alone reads it.
 
     Both hold the same dict if no word is foreign. Parts stay the objects that they are. Its expressions are
@@ -93,7 +95,7 @@ def read(schema: Mapping[str, Any], draft: int, budget: Budget) -> tuple[dict[st
     if draft < NEWEST and not _NEWER.isdisjoint(found):
         foreign = {word for word in found if _SINCE.get(word, 0) > draft}
     if "pattern" in found or "patternProperties" in found:
-        _read_patterns(found, budget)
+        _read_patterns(found, repetitions)
     if "exclusiveMinimum" in found or "exclusiveMaximum" in found:
         _read_bounds(found, foreign, draft)
     if "items" in found or "additionalItems" in found:
@@ -112,14 +114,14 @@ def read(schema: Mapping[str, Any], draft: int, budget: Budget) -> tuple[dict[st
     return found, {word: value for word, value in found.items() if word not in foreign}
 
 
-def _read_patterns(found: dict[str, Any], budget: Budget) -> None:
+def _read_patterns(found: dict[str, Any], repetitions: Repetitions) -> None:
     """Expressions without look-ahead: several, where one would be too large."""
     pattern, named = found.get("pattern"), found.get("patternProperties")
     if isinstance(named, Mapping):
         for name in named:
-            budget.take(str(name), "patternProperties")
+            repetitions.take(str(name), "patternProperties")
     if isinstance(pattern, str):
-        budget.take(pattern, "pattern")
+        repetitions.take(pattern, "pattern")
         pattern = found["pattern"] = with_escaped_braces(pattern)
         if has_lookahead(pattern):
             parts: list[Any] = [{"pattern": each} for each in without_lookahead(pattern)]

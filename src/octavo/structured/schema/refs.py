@@ -9,7 +9,7 @@ from urllib.parse import unquote, urljoin
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
-from octavo.structured.regex_size import Budget
+from octavo.structured.regex_size import Repetitions
 from octavo.structured.schema.drafts import NEWEST, draft_of, identifier, read
 from octavo.structured.schema.equality import frozen
 
@@ -57,7 +57,7 @@ class Schemas:
         self._alike: dict[int, int] = {}  # the first subschema that says the same
         self._first: dict[Any, int] = {}
         self._demands: dict[int, frozenset[tuple[int, bool]]] = {}
-        self._expressions = Budget()
+        self._repetitions = Repetitions()
         self._left = MAX_WORK
         self._parts = 0
         self._add(schema, ("", NEWEST), 0)
@@ -254,10 +254,10 @@ class Schemas:
         self._parts += 1
         if not self._nodes or not _NAMED.isdisjoint(given):
             draft = draft_of(given, base[1])
-            schema, own = read(given, draft, self._expressions)
+            schema, own = read(given, draft, self._repetitions)
             base = self._enter(given, base[0], draft), draft
         else:
-            schema, own = read(given, base[1], self._expressions)
+            schema, own = read(given, base[1], self._repetitions)
         number = self._append(schema, given, base)
         if own is not schema:
             self._own[number] = own
