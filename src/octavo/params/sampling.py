@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -195,12 +194,6 @@ class SamplingParams:
     def needs_compiling(self) -> bool:
         """It forbids text, or wants structure, and the constraints that say so in tokens are to be made."""
         return bool(self.bad_words or self.structured_outputs is not None) and not self.constraints
-
-    def constrained(self, constraints: tuple[Any, ...]) -> SamplingParams:
-        """A copy with these constraints; it is not checked again, for no other field depends on them."""
-        made = copy.copy(self)
-        object.__setattr__(made, "constraints", constraints)
-        return made
 
     def replace(self, **changes: Any) -> SamplingParams:
         """A copy with some fields changed (and checked again)."""

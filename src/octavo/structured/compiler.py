@@ -98,7 +98,7 @@ class ConstraintCompiler:
             if known or params.n > 1:  # it will have several rows
                 made.widen()
             constraints.append(made)
-        return params.constrained(tuple(constraints))
+        return params.replace(constraints=tuple(constraints))
 
     async def compile_async(self, params: SamplingParams, salt: str | None = None) -> SamplingParams:
         """The same without blocking the event loop, each grammar on trial before.
@@ -116,9 +116,7 @@ class ConstraintCompiler:
             return params
         constraints: list[BadWords | Grammar | Distinct] = []
         salt = salt or ""
-        owner = salt.partition("/")[
-            0
-        ]  # a server's salts begin with whose key it was; the rest is the caller's
+        owner = salt.partition("/")[0]  # whose key it was: a server's salts begin so
         if words := params.bad_words:
             size = sum(map(len, words))
             constraints.append(await self._words.run(size, partial(self._bad_words, words), owner=owner))
@@ -131,7 +129,7 @@ class ConstraintCompiler:
                 with suppress(RuntimeError):  # after close()
                     self._widening.submit(made.widen)
             constraints.append(made)
-        return params.constrained(tuple(constraints))
+        return params.replace(constraints=tuple(constraints))
 
     def stats(self) -> GrammarStats:
         """Of the grammars that compile_async() was asked for."""
