@@ -20,7 +20,15 @@ MEMBERS = st.fixed_dictionaries(
         "type": st.sampled_from(["string", "integer", "object"]),
     },
 )
-PARTS = st.fixed_dictionaries(
+FIXED = st.fixed_dictionaries({"const": VALUES})
+NEEDED = st.fixed_dictionaries(  # of these many have a property without a value in common
+    {
+        "type": st.just("object"),
+        "required": st.just(["a"]),
+        "properties": st.fixed_dictionaries({"a": FIXED}, optional={"b": FIXED}),
+    }
+)
+LOOSE = st.fixed_dictionaries(
     {},
     optional={
         "type": st.sampled_from(["object", "string", ["object", "null"]]),
@@ -30,6 +38,9 @@ PARTS = st.fixed_dictionaries(
         "enum": st.lists(VALUES, min_size=1, max_size=3),
     },
 )
+
+
+PARTS = st.one_of(LOOSE, NEEDED)
 
 
 def outlines(parts: list[dict[str, Any]]) -> list[Outline]:

@@ -11,7 +11,7 @@ import pytest
 
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.structured import ConstraintCompiler
-from octavo.structured.schema import normalize
+from octavo.structured.schema import written
 from support.grammars import ByteTokenizer, accepts, compiled, reachable
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -45,7 +45,7 @@ def make() -> ConstraintCompiler:
 def test_words_that_no_draft_knows_constrain_nothing(words: dict[str, Any]) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "minLength": 2}}, "required": ["a"]}
     inner = {**schema, "properties": {"a": {**words, **schema["properties"]["a"]}}}  # type: ignore[dict-item, index]
-    assert normalize({**words, **schema}) == normalize(schema) == normalize(inner)
+    assert written({**words, **schema}) == written(schema) == written(inner)
 
 
 def test_a_known_format_still_constrains(make: ConstraintCompiler) -> None:
@@ -128,7 +128,7 @@ def test_older_drafts_are_understood(
 )
 def test_known_words_that_cannot_be_kept_are_refused_by_name(schema: dict[str, Any], says: str) -> None:
     with pytest.raises((InvalidRequestError, UnsupportedError), match=says):
-        normalize(schema)
+        written(schema)
 
 
 @pytest.mark.parametrize(

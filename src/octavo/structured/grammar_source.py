@@ -106,7 +106,7 @@ def from_schema(schema: Any) -> str:
         text = _text(_guided(made.schema))
         if text.count("pattern") > 1:  # one is JSON_OPTIONS' own
             _check(_patterns(made.schema))
-        del made
+        del made  # before the collector comes back: there is nothing to look at then
         return f"{text}\n{_text(places)}" if places else text
 
 

@@ -1,6 +1,6 @@
 """Places: where in an answer an array must hold no item twice, which no grammar can follow.
 
-A schema that normalize() made plain has alternatives at each place: schemas of one type, or lists of values.
+A schema that written() made plain has alternatives at each place: schemas of one type, or lists of values.
 A Place stands for such a set, and says what stands at the places inside. So a walk that knows an answer's
 names and brackets knows at every point whether the array it is in asks for distinct items (json_walk.py).
 """
@@ -53,14 +53,14 @@ _PLAIN = Place()
 
 
 def places_of(schema: Any) -> list[Place]:
-    """The places of a plain schema, the whole's is 1; none: no array in it asks for distinct items.
+    """The places of a plain schema, the whole's is 1; an array in it asks for distinct items.
 
     0 is where nothing inside asks for them.
 
     Raises:
         UnsupportedError: what may stand at a place cannot be followed so, by name.
     """
-    return _Builder(schema).places if _mentions(schema) else []
+    return _Builder(schema).places
 
 
 def needs_search(places: Sequence[Place]) -> bool:
@@ -69,27 +69,6 @@ def needs_search(places: Sequence[Place]) -> bool:
         place.unique and not all(places[item].free for item in (*place.prefix, place.items))
         for place in places
     )
-
-
-_MAPS = ("properties", "patternProperties", "$defs")
-_LISTS = ("anyOf", "prefixItems", "allOf")
-
-
-def _mentions(schema: Any) -> bool:
-    if not isinstance(schema, dict) or "enum" in schema:
-        return False
-    if schema.get(UNIQUE):
-        return True
-    for word, part in schema.items():
-        if word in _MAPS:
-            found = any(map(_mentions, part.values()))
-        elif word in _LISTS:
-            found = any(map(_mentions, part))
-        else:
-            found = word in ("items", "additionalProperties") and _mentions(part)
-        if found:
-            return True
-    return False
 
 
 class _Builder:

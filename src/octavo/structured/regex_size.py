@@ -58,17 +58,20 @@ class Repetitions:
         found = repeats(regex, flags)
         self._written += found.written
         if found.single > MAX_COUNT:
-            raise _wrong(f"{where} repeats {found.single} times; at most {MAX_COUNT} are taken")
-        if found.nested > MAX_REPEATS:
-            raise _wrong(
+            said = f"{where} repeats {found.single} times; at most {MAX_COUNT} are taken"
+        elif found.nested > MAX_REPEATS:
+            said = (
                 f"{where}: repetitions inside each other multiply to {found.nested}; "
                 f"at most {MAX_REPEATS} are taken"
             )
-        if self._written > MAX_WRITTEN:
-            raise _wrong(
+        elif self._written > MAX_WRITTEN:
+            said = (
                 f"{where}: all repetitions written out have {self._written} characters; at most "
                 f"{MAX_WRITTEN} are taken"
             )
+        else:
+            return
+        raise InvalidRequestError(said, PARAM)
 
 
 def repeats(regex: str, flags: str = "") -> Repeats:
@@ -108,10 +111,6 @@ def repeats(regex: str, flags: str = "") -> Repeats:
             blank = text.isspace() or text[0] == "#"
             groups[-1] = (groups[-1][0], groups[-1][1] + (len(text) if blank else 1))
     return Repeats(single, nested, written)
-
-
-def _wrong(message: str) -> InvalidRequestError:
-    return InvalidRequestError(message, PARAM)
 
 
 def _count(text: str | None) -> int:

@@ -1,6 +1,6 @@
-"""JSON schemas, drafts 4 to 2020-12: one door, normalize(), and lists of the keywords that are followed."""
+"""JSON schemas, drafts 4 to 2020-12: one door, written(), and lists of the keywords that are followed."""
 
 from octavo.structured.schema.drafts import FORMATS, SUPPORTED
-from octavo.structured.schema.writer import PARTLY, normalize, written
+from octavo.structured.schema.writer import PARTLY, written
 
-__all__ = ["FORMATS", "PARTLY", "SUPPORTED", "normalize", "written"]
+__all__ = ["FORMATS", "PARTLY", "SUPPORTED", "written"]

@@ -103,7 +103,7 @@ class Outline(NamedTuple):
     def joined(self, other: Outline, types: frozenset[str], values: frozenset[Any] | None) -> Outline | None:
         """Both, with what shared() told; None: nothing is both."""
         found = self._joined(other, types, values)
-        if "object" in types and found.needed and not found.members_possible():
+        if "object" in types and found.needed and not _possible(found.needed, found.only, found.never):
             types = types - {"object"}
             return found._replace(types=types) if types else None
         return found
@@ -141,10 +141,6 @@ class Outline(NamedTuple):
             return False
         return not self.broken or all(map(self.broken.isdisjoint, other.members))
 
-    def members_possible(self) -> bool:
-        """False: a property that is needed has no value left."""
-        return _possible(self.needed, self.only, self.never)
-
     def covers(
         self, held: frozenset[tuple[int, str]], violated: frozenset[tuple[int, str]], types: frozenset[str]
     ) -> bool:
@@ -160,7 +156,7 @@ def _possible(
     only: tuple[tuple[str, frozenset[Any]], ...],
     never: tuple[tuple[str, frozenset[Any]], ...],
 ) -> bool:
-    """What Outline.members_possible() says."""
+    """False: a property that is needed has no value left."""
     if not only:
         return True
     left: dict[str, frozenset[Any]] = {}

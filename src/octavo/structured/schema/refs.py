@@ -298,11 +298,6 @@ class _Exact(Schemas):
     def __getitem__(self, number: int) -> Any:
         return self._own.get(number, self._nodes[number])
 
-    def demand(self, schema: Any) -> frozenset[tuple[int, bool]]:
-        number = self.number(schema)
-        node = self[number]
-        return frozenset() if node is True or node == {} else frozenset([(number, True)])
-
     @property
     def exact(self) -> Schemas:
         return self

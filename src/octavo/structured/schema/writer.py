@@ -78,16 +78,6 @@ PARTLY = {
 """Where a keyword is followed, of those that are not followed everywhere. The rest is refused."""
 
 
-def normalize(schema: Any) -> Any:
-    """An equivalent schema that llguidance follows exactly.
-
-    Raises:
-        UnsupportedError: a keyword, or a use of one, that cannot be followed.
-        InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
-    """
-    return written(schema).schema
-
-
 class Written(NamedTuple):
     """A schema that was made simple.
 
@@ -102,7 +92,12 @@ class Written(NamedTuple):
 
 
 def written(schema: Any) -> Written:
-    """What normalize() makes, and what is to be known of it."""
+    """A schema that llguidance follows exactly, but for distinct items.
+
+    Raises:
+        UnsupportedError: a keyword, or a use of one, that cannot be followed.
+        InvalidRequestError: not a JSON schema, nothing can satisfy it, or it is too large.
+    """
     schemas = Schemas(schema)
     if len(schemas) <= MANY_PARTS:
         with suppress(TooLargeError, LeftOutError):
