@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import itertools
+import json
 import re
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from octavo.errors import InvalidRequestError
 from octavo.structured import ConstraintCompiler
+from octavo.structured.schema import written
 from support.grammars import ByteTokenizer, compiled, reachable
 
 pytestmark = pytest.mark.usefixtures("no_clock")
@@ -85,6 +87,29 @@ def test_one_of_many_properties_is_chosen(make: ConstraintCompiler) -> None:
     assert not any(
         reachable(constraint, value) for value in ({"p149": "s"}, {"p1": 1, "p2": 1}, {"p1": 1, "q": 1})
     )
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_members_of_several_alternatives_are_written_once(rest: bool) -> None:
+    part = {"type": "string", "pattern": "^lengthy expression$"}
+    names = [f"p{at}" for at in range(12)]
+    schema = {
+        "type": "object", "properties": {name: {"not": part} if name == "p0" else part for name in names},
+        "additionalProperties": rest, "minProperties": 1,
+    }  # fmt: skip
+    assert json.dumps(written(schema).schema).count("lengthy") <= 2
+
+
+@pytest.mark.parametrize("rest", [True, False])
+def test_one_of_many_properties_is_there(make: ConstraintCompiler, rest: bool) -> None:
+    many = {
+        "type": "object", "properties": {f"p{at}": INTEGER for at in range(100)}, "minProperties": 1,
+        "additionalProperties": rest,
+    }  # fmt: skip
+    constraint = compiled(make, json=many)
+    assert all(reachable(constraint, value) for value in ({"p99": 1}, {"p1": 1, "p2": 1}))
+    assert not any(reachable(constraint, value) for value in ({}, {"p99": "s"}, {"p1": 1, "p2": "s"}))
+    assert reachable(constraint, {"p7": 1, "q": 1}) is reachable(constraint, {"q": 1}) is rest
 
 
 def test_too_many_choices_are_refused_by_name(make: ConstraintCompiler) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import jsonschema
@@ -102,6 +103,27 @@ def test_subschemas_that_say_the_same_are_written_once() -> None:
         "properties": {f"p{at}": {**part, "title": f"number {at}"} for at in range(20)},
     }
     assert len(written(schema).schema["$defs"]) == 2
+
+
+def test_places_that_come_to_the_same_are_written_once(make: ConstraintCompiler) -> None:
+    """Of different subschemas, that lead back to themselves too."""
+    schema = {
+        "type": "object",
+        "properties": {
+            "a": {"type": "object", "$ref": "#"}, "b": {"$ref": "#"}, "c": {"allOf": [{"$ref": "#"}, {}]},
+            "d": {"type": "string", "pattern": "^lengthy"},
+            "e": {"allOf": [{"type": "string"}, {"pattern": "^lengthy"}]},
+            "f": {"type": "object", "$ref": "#", "maxProperties": 0},
+        },
+        "additionalProperties": False,
+    }  # fmt: skip
+    found = json.dumps(written(schema).schema)
+    assert (found.count('"properties"'), found.count("lengthy")) == (2, 1)
+    constraint = compiled(make, json=schema)
+    for each in ({"a": {"b": {"d": "lengthy"}}}, {"c": {"e": "lengthy."}}, {"f": {}}):
+        assert reachable(constraint, each)
+    for each in ({"a": {"b": {"d": "short"}}}, {"a": {"g": 1}}, {"b": []}, {"f": {"d": "lengthy"}}):
+        assert not reachable(constraint, each)
 
 
 def test_what_differs_in_a_reference_alone_is_not_the_same(make: ConstraintCompiler) -> None:

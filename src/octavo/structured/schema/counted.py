@@ -1,8 +1,9 @@
 """minProperties and maxProperties beside properties that may be left out, as alternatives without counting.
 
-llguidance counts properties where all that are named are required. So an object is written as several: of
-each it is certain which of the named properties it has. Where one property more than the required ones is
-asked for, an alternative for each that may be it is enough.
+llguidance counts properties where all that are named are required, or where no others may come and one more
+than those is asked for or allowed. Elsewhere an object is written as several: of each it is certain which of
+the named properties it has. Where one property more than the required ones is asked for, an alternative for
+each that may be the first of them is enough.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from octavo.structured.schema.value import matches_pattern
 
 MAX_ALTERNATIVES = 64
 MAX_SINGLE = 200
-"""Where each has one property at most that may be left out: then they are short."""
+"""Where each has one property at most that may be left out, or one less of them than the one before."""
+MAX_OPEN = 32
+"""Optional properties of which llguidance is told that one is there. It keeps an alternative with all of them
+open for each: of 60 that is more than rows may have (grammar.LIMITS)."""
 _BOUNDS = ("minProperties", "maxProperties")
 
 
@@ -42,21 +46,34 @@ def counted(schema: dict[str, Any]) -> Any:
         most = most if most < len(required) + len(optional) else math.inf
     least = least if least > len(required) else 0
     plain = {word: value for word, value in schema.items() if word not in _BOUNDS}
-    if not (optional and (least or most < math.inf)):
-        low = {"minProperties": least} if least else {}
-        return {**plain, **low, **({"maxProperties": most} if most < math.inf else {})}
+    low, high = {"minProperties": least} if least else {}, {"maxProperties": most} if most < math.inf else {}
+    one_more = len(required) + 1
+    some = least == one_more and not high
+    told = closed and (most == one_more or (some and len(optional) <= MAX_OPEN))
+    if told or not optional or not (low or high):
+        return {**plain, **low, **high}
     others = _others(schema)
     if others is None:
         return schema
-    if most == math.inf and least == len(required) + 1:
-        found = [{**plain, "required": [*required, name]} for name in optional]
+    if some and len(optional) <= MAX_SINGLE:
+        found = [
+            {**plain, "properties": _without(places, optional[:at], closed), "required": [*required, name]}
+            for at, name in enumerate(optional)
+        ]
         return {"anyOf": [*found, *([] if closed else [_exactly(schema, required, others)])]}
     sizes = range(max(0, least - len(required)) if closed else 0, int(min(most, 99) - len(required)) + 1)
-    limit = MAX_SINGLE if most <= len(required) + 1 else MAX_ALTERNATIVES
+    limit = MAX_SINGLE if most <= one_more else MAX_ALTERNATIVES
     if sum(math.comb(len(optional), size) for size in sizes) > limit:
         return schema
     found = [_exactly(schema, [*required, *more], others) for more in _choices(optional, sizes)]
     return {"anyOf": found} if found else False
+
+
+def _without(places: dict[str, Any], names: list[str], closed: bool) -> dict[str, Any]:
+    """The properties, of which these are not there."""
+    if closed:
+        return {name: part for name, part in places.items() if name not in names}
+    return {name: False if name in names else part for name, part in places.items()}
 
 
 def _choices(names: list[str], sizes: Iterable[int]) -> Iterator[tuple[str, ...]]:

@@ -138,6 +138,7 @@ class _Writer:
         self.definitions: dict[str, Any] = {}
         self.unique: list[dict[str, Any]] = []
         self._places: dict[Conjunction, Any] = {}
+        self._same: dict[Any, Any] = {}  # what has been written of cases, or of patterns
         self._named = 0
 
     def close(self) -> None:
@@ -157,13 +158,13 @@ class _Writer:
         if found is None:
             found = self._place(conjunction)
             self._places[conjunction] = found
-        elif isinstance(found, dict) and not (found.keys() <= _SHORT):
+        else:
             self._name(found)
         return found
 
-    def _name(self, leaf: dict[str, Any]) -> None:
+    def _name(self, leaf: Any) -> None:
         """Give a schema that is met again a name, where it stands already too: llguidance reads it once."""
-        if len(leaf.get("enum", (None, None))) > 1:
+        if isinstance(leaf, dict) and not (leaf.keys() <= _SHORT) and len(leaf.get("enum", (None, None))) > 1:
             name = f"v{len(self.definitions)}"
             self.definitions[name] = dict(leaf)
             leaf.clear()
@@ -178,14 +179,30 @@ class _Writer:
         if self._cases.is_everything(cases):
             return True
         if all(case.is_leaf for case in cases):
-            return self._any_of(cases)
+            return self._leaf(cases)
+        key = tuple(map(_key, cases))
+        if (same := self._same.get(key)) is not None:
+            return same
         name = f"s{self._named}"
         self._named += 1
         if self._named > MAX_DEFINITIONS:
             raise TooLargeError("the JSON schema is too large when written out", PARAM)
-        self._places[conjunction] = {"$ref": f"#/$defs/{name}"}  # for what leads back to it
+        # For what leads back to it, and for other conjunctions that come to the same.
+        self._places[conjunction] = self._same[key] = {"$ref": f"#/$defs/{name}"}
         self.definitions[name] = self._any_of(cases)
-        return self._places[conjunction] if self.definitions[name] is not False else False
+        if self.definitions[name] is False:
+            self._same[key] = False
+        return self._same[key]
+
+    def _leaf(self, cases: list[Case]) -> Any:
+        """Without members: of a pattern, which takes llguidance long, written at one place alone."""
+        leaf = self._any_of(cases)
+        if isinstance(leaf, dict) and "pattern" in leaf and "allOf" not in leaf:
+            same = self._same.setdefault(tuple(leaf.items()), leaf)
+            if same is not leaf:
+                self._name(same)
+            return same
+        return leaf
 
     def _any_of(self, cases: list[Case]) -> Any:
         self._count(cases)
@@ -316,4 +333,17 @@ class _Writer:
         if case.required:
             schema["required"] = [name for name in written if name in case.required]
         schema["additionalProperties"] = self.place(case.additional)
-        return counted(schema)
+        found = counted(schema)
+        if found is not schema and isinstance(found, dict) and len(found.get("anyOf", ())) > 1:
+            for member in (*written.values(), *patterns.values()):  # stand in several alternatives
+                self._name(member)
+        return found
+
+
+def _key(case: Case) -> Any:
+    """Equal for cases that are written the same."""
+    return (
+        case.type, None if case.values is None else frozen(case.values), tuple(case.bounds.items()),
+        tuple(case.expressions), tuple(case.prefix), case.items, tuple(case.properties.items()),
+        tuple(case.patterns.items()), case.additional, tuple(case.required), case.unique,
+    )  # fmt: skip
