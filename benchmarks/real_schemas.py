@@ -27,17 +27,18 @@ import gc
 import hashlib
 import importlib
 import json
+import math
 import random
 import re
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -60,6 +61,7 @@ SHA256 = "049b62589e7cc3a11fa5d1977cdbf0524cf1c905a81cd0f9d27075b7578cf2d3"
 LIMITS = {"share": 0.9, "weakened": 0, "first_use_p50_ms": 5.0, "first_use_p99_ms": 100.0}
 WALKS, CHANGED = 4, 30
 """Random answers of a schema, and changed values: what is not valid among them is tried."""
+ROUNDS = 5
 MOST_BYTES = 400
 """Of a random answer; a longer one is given up."""
 
@@ -72,15 +74,22 @@ _JUDGES: dict[str, Any] = {
 }  # fmt: skip
 
 
+class Use(NamedTuple):
+    """Seconds of a schema's first use; NaN where there is none. The names are explained above."""
+
+    first_use: float
+    confined: float
+    compiled: float
+    native: float
+    worked_out: float
+
+
 @dataclass(slots=True)
 class Score:
     """What came of all schemas.
 
     Attributes:
-        times: seconds of the first uses of those that are served; confined: the same, tried before.
-        compiled: of the first uses, what llguidance takes to read grammars.
-        native: seconds in which llguidance reads schemas as they were sent; worked_out: in which it reads the
-            same ones as they are worked out for it.
+        uses: of those that are served.
         elsewhere: schemas that are refused and refer to a document that is not at hand.
         narrower: served ones that allow less than the schema does, by what was left out.
         judged: values that jsonschema had an opinion of; tried: of those, invalid ones.
@@ -90,11 +99,7 @@ class Score:
 
     schemas: int = 0
     elsewhere: int = 0
-    times: list[float] = field(default_factory=list)
-    confined: list[float] = field(default_factory=list)
-    compiled: list[float] = field(default_factory=list)
-    native: list[float] = field(default_factory=list)
-    worked_out: list[float] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
     narrower: int = 0
     judged: int = 0
     tried: int = 0
@@ -103,12 +108,11 @@ class Score:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Any]:
-        kinds = {
-            "first_use": self.times, "confined": self.confined, "compiled": self.compiled,
-            "native": self.native, "worked_out": self.worked_out,
-        }  # fmt: skip
-        found = {kind: [1e3 * each for each in times] or [0.0] for kind, times in kinds.items()}
-        served = len(self.times)
+        kinds = dict(zip(Use._fields, zip(*self.uses, strict=True), strict=True))
+        found = {
+            kind: [1e3 * each for each in times if each == each] or [0.0] for kind, times in kinds.items()
+        }
+        served = len(self.uses)
         return {
             "schemas": self.schemas,
             "served": served,
@@ -116,7 +120,8 @@ class Score:
             "share": round(served / max(1, self.schemas), 4),
             "share_at_hand": round(served / max(1, self.schemas - self.elsewhere), 4),
             "narrower": self.narrower,
-            "native": len(self.native),
+            "native": sum(use.native == use.native for use in self.uses),
+            "rounds": ROUNDS,
             "weakened": len({address for address, _ in self.weakened}),
             "judged": self.judged,
             "invalid_tried": self.tried,
@@ -277,16 +282,16 @@ def timed_compiling() -> Iterator[list[float]]:
         yield taken
 
 
-def read_as_sent(schema: Any, table: GrammarVocabulary) -> float | None:
-    """Seconds in which llguidance reads the schema as it is; None: it cannot."""
+def read_as_sent(schema: Any, table: GrammarVocabulary) -> float:
+    """Seconds in which llguidance reads the schema as it is; NaN: it cannot."""
     if not isinstance(schema, dict):
-        return None
+        return math.nan
     options = {**JSON_OPTIONS, "lenient": True}
     source = json.dumps({"grammars": [{"json_schema": {**schema, "x-guidance": options}}]})
     start = time.perf_counter()
     made = llguidance.LLMatcher(table.tokenizer, source, log_level=0, limits=table.limits)
     taken = time.perf_counter() - start
-    return None if made.get_error() else taken
+    return math.nan if made.get_error() else taken
 
 
 def reason_of(error: Exception) -> str:
@@ -300,43 +305,83 @@ def reason_of(error: Exception) -> str:
 
 def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callable[[str], None]) -> Score:
     """All schemas, one after the other."""
-    score, draw, size = Score(), random.Random(0), tokenizer.vocab_size
-    real, plain = ConstraintCompiler(tokenizer), ConstraintCompiler(ByteTokenizer())
-    documents, loop = dict(schemas) | own_documents(), asyncio.new_event_loop()
-    tried = ConstraintCompiler(tokenizer)
-    first_use(real, _params({"type": "null"}), size)  # the vocabulary's table
+    score, draw = Score(), random.Random(0)
+    plain, documents = ConstraintCompiler(ByteTokenizer()), dict(schemas) | own_documents()
+    rounds = [first_uses(schemas, documents, tokenizer) for _ in range(ROUNDS)]
+    for uses in rounds:
+        on_a_server(uses, documents, tokenizer)
+    for address, _ in schemas:
+        score.schemas += 1
+        schema, missing = bundle(address, documents)
+        found = [uses[address] for uses in rounds]
+        taken = [use for use in found if isinstance(use, Use)]
+        if (error := next((each for each in found if not isinstance(each, Use)), None)) is not None:
+            score.elsewhere += bool(missing)
+            score.reasons["refers to what is not at hand" if missing else reason_of(error)] += 1
+            continue
+        score.uses.append(Use(*map(float, np.median(taken, axis=0))))
+        score.narrower += bool(written(schema).narrow)
+        (constraint,) = plain.compile(_params(schema)).constraints
+        score.weakened += [(address, text) for text in weaknesses(schema, constraint, score, draw)]
+        progress(f"{score.schemas} of {len(schemas)}, {len(score.uses)} served")
+    return score
+
+
+def first_uses(
+    schemas: Sequence[tuple[str, Any]], documents: Mapping[str, Any], tokenizer: Any
+) -> dict[str, Use | OctavoError | ConstraintError]:
+    """One round: each schema's first use by compilers that know none, or why it is refused."""
+    forget()
+    size = tokenizer.vocab_size
+    make = ConstraintCompiler(tokenizer)
+    first_use(make, _params({"type": "null"}), size)  # the vocabulary's table
     table = GrammarVocabulary(
         [tokenizer.token_bytes(i) for i in range(size)],
         [i for i in range(size) if tokenizer.is_special(i) or i in tokenizer.stop_token_ids],
         tokenizer.stop_token_ids, lambda text: tokenizer.encode(text, False),
     )  # fmt: skip
-    first_use(tried, _params({"type": "null"}), size, loop)  # and the process that tries
     gc.collect()
     gc.freeze()  # as a server does when all is loaded
+    found: dict[str, Use | OctavoError | ConstraintError] = {}
     for address, _ in schemas:
-        score.schemas += 1
-        schema, missing = bundle(address, documents)
+        schema, _ = bundle(address, documents)
         try:
             params = _params(schema)
             with timed_compiling() as compiling:
-                score.times.append(first_use(real, params, size))
-            score.compiled.append(sum(compiling))
-            if (native := read_as_sent(schema, table)) is not None:
-                score.native.append(native)
-                score.worked_out.append(score.compiled[-1])
+                taken = first_use(make, params, size)
         except (OctavoError, ConstraintError) as error:
-            score.elsewhere += bool(missing)
-            score.reasons["refers to what is not at hand" if missing else reason_of(error)] += 1
+            found[address] = error
             continue
-        with suppress(OctavoError):  # it takes too long for a server
-            score.confined.append(first_use(tried, params, size, loop))
-        score.narrower += bool(written(schema).narrow)
-        (constraint,) = plain.compile(params).constraints
-        score.weakened += [(address, text) for text in weaknesses(schema, constraint, score, draw)]
-        progress(f"{score.schemas} of {len(schemas)}, {len(score.times)} served")
-    tried.close()
+        compiled, native = sum(compiling), read_as_sent(schema, table)
+        worked_out = compiled if native == native else math.nan
+        found[address] = Use(taken, math.nan, compiled, native, worked_out)
+    return found
+
+
+def on_a_server(
+    uses: dict[str, Use | OctavoError | ConstraintError], documents: Mapping[str, Any], tokenizer: Any
+) -> None:
+    """One round of those that are served, each tried in a confined process before; this fills confined."""
+    forget()
+    make, loop = ConstraintCompiler(tokenizer), asyncio.new_event_loop()
+    first_use(make, _params({"type": "null"}), tokenizer.vocab_size, loop)  # and the process that tries
+    for address, use in uses.items():
+        if isinstance(use, Use):
+            params = _params(bundle(address, documents)[0])
+            with suppress(OctavoError):  # it takes too long for a server
+                taken = first_use(make, params, tokenizer.vocab_size, loop)
+                uses[address] = use._replace(confined=taken)
+    make.close()
     loop.close()
-    return score
+
+
+def forget() -> None:
+    """Empty what the compiler's modules remember of expressions."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("octavo.structured"):
+            for each in vars(module).values():
+                if hasattr(each, "cache_clear"):
+                    each.cache_clear()
 
 
 def own_documents() -> dict[str, Any]:
