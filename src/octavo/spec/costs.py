@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from itertools import accumulate
 from typing import NamedTuple
@@ -95,17 +95,28 @@ class CostTable:
     def known(self, load: Load) -> tuple[float, float]:
         """(seconds(), error()). The error is the standard error of the size's mean; what was measured at
         start counts as FAST steps."""
-        return self.known_of(load.tokens, load.sampled, load.pairs)
+        return self.growing(load, (load.pairs,))[0]
 
-    def known_of(self, tokens: int, sampled: int, pairs: float) -> tuple[float, float]:
-        """known() of such a Load, which a choice would make for each number of tokens that it looks at."""
-        seconds = self._tokens[tokens] + self._sampled[sampled] + self.pair_s * pairs
-        size = self._sizes.get((bucket(tokens), bucket(sampled)))
-        if size is None:
-            return seconds * math.exp(self._drift), 0.0
-        differs = size.mean * size.left(self._step)
-        error = size.spread / math.sqrt(min(size.count, SLOW) + FAST)
-        return seconds * math.exp(self._drift + differs), error
+    def growing(self, load: Load, pairs: Iterable[float]) -> list[tuple[float, float]]:
+        """known() of this load and of those with 1, 2, ... more tokens that are drawn from.
+
+        Args:
+            pairs: of each of them.
+        """
+        found: list[tuple[float, float]] = []
+        tokens, sampled, _ = load
+        of_tokens, of_sampled, pair_s, step = self._tokens, self._sampled, self.pair_s, self._step
+        before, factor, error = (0, 0), 1.0, 0.0
+        for attended in pairs:
+            if (at := (bucket(tokens), bucket(sampled))) != before:
+                before, differs, error = at, 0.0, 0.0
+                if (size := self._sizes.get(at)) is not None:
+                    differs = size.mean * size.left(step)
+                    error = size.spread / math.sqrt(min(size.count, SLOW) + FAST)
+                factor = math.exp(self._drift + differs)
+            found.append(((of_tokens[tokens] + of_sampled[sampled] + pair_s * attended) * factor, error))
+            tokens, sampled = tokens + 1, sampled + 1
+        return found
 
     def observe(self, load: Load, seconds: float) -> None:
         """A step has taken so long; a time of 0 is unknown."""

@@ -246,23 +246,24 @@ class Auto:
         first ones of each. What is expected of them is taken less its standard error. The errors of one row's
         tokens are of one kind, and add up; those of several rows are independent.
         """
-        known = self.costs.known_of
-        computed, sampled, pairs = load
-        plain_s, plain_error = known(computed, sampled, pairs)
-        rate = sampled / plain_s
-        best, best_rate, tokens, variance = 0, rate, float(sampled), 0.0
-        least_lost, least_at, gained = math.inf, 0, 0.0
         lengths: dict[int, int] = {}
+        pairs, at = [load.pairs], list[int]()  # of all up to each; and which of its row's it is
+        for _, _, row in chances:
+            lengths[row] = length = lengths.get(row, 0) + 1
+            pairs.append(pairs[-1] + (positions[row] + length))
+            at.append(length)
+        (plain_s, plain_error), *known = self.costs.growing(load, pairs)
+        rate = load.sampled / plain_s
+        best, best_rate, tokens, variance = 0, rate, float(load.sampled), 0.0
+        least_lost, least_at, gained = math.inf, 0, 0.0
         errors: dict[int, float] = {}
         spending = self._spending()
-        for count, (chance, error, row) in enumerate(chances, start=1):
-            lengths[row] = length = lengths.get(row, 0) + 1
+        each = zip(chances, known, at, strict=True)
+        for count, ((chance, error, row), (seconds, doubt), length) in enumerate(each, start=1):
             before = errors.get(row, 0.0)
             errors[row] = after = before - error
             variance += after * after - before * before
-            pairs += positions[row] + length
             tokens += chance
-            seconds, doubt = known(computed + count, sampled + count, pairs)
             if spending is not None:
                 seconds += spending.add(length)
             sure = tokens - math.sqrt(variance)
