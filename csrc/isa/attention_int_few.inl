@@ -129,7 +129,7 @@ void any_soften_plainly(int64_t rows, Scores* scores, const Places<E>* here, int
 
 // What attend_few computes, of blocks [begin, stop) that are plain, kTogether at a time. Those asked for while some are
 // computed are the next ones.
-static_assert(kIntegersAhead == kTogether * kRescale, "where blocks lie is found once");
+static_assert(kIntegersAhead == int{kTogether} * int{kRescale}, "where blocks lie is found once");
 template <class E>
 void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t end, Attend& w) {
     alignas(64) Scores scores[kTogether];
