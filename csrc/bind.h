@@ -49,5 +49,6 @@ template <class T, int N> Array<T, N> in_order(nb::handle from, const char* name
 
 void bind_program(nb::module_& m);  // Program
 void bind_sampling(nb::module_& m); // Sampler, Decoder
+void bind_text(nb::module_& m);     // NativeTextIndex
 
 } // namespace octavo

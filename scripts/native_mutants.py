@@ -1,5 +1,6 @@
 """Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), in the walk of drafts
-(csrc/verify.cpp) and in where its nodes move (csrc/kv.cpp), which tests must notice.
+(csrc/verify.cpp), in where its nodes move (csrc/kv.cpp) and in what drafts are looked up in
+(csrc/text_index.cpp), which tests must notice.
 
     PATH=.venv-build/bin:$PATH .venv-test/bin/python scripts/native_mutants.py [--builder PYTHON] [--only N,N]
 
@@ -30,6 +31,7 @@ FOLDER = ROOT / "build" / "native-mutants"
 TESTS = "tests/kernels/test_cpu_head.py"
 MOVE_TESTS = "tests/kernels/test_move_slots.py"
 WALK_TESTS = "tests/runtime/test_speculation.py"
+TEXT_TESTS = "tests/spec/test_text_index.py"
 
 
 class Mutant(NamedTuple):
@@ -42,6 +44,7 @@ class Mutant(NamedTuple):
 
 
 SCREEN, HEAD, WALK, KV = "isa/screen.inl", "head_op.cpp", "verify.cpp", "kv.cpp"
+TEXT = "text_index.cpp"
 MOVED = "for (const KVView& v : layers_) move_slot(v, from, to);"
 ACCEPTED = "level < drafts[i].size() && drafts[i][level] == token"
 START = "8.0f / 127 * __builtin_sqrtf(starts[row])"
@@ -103,6 +106,17 @@ MUTANTS = (
     Mutant(KV, MOVED, "for (const KVView& v : layers_) move_slot(v, to, from);", MOVE_TESTS),
     Mutant(KV, MOVED, "move_slot(layers_.front(), from, to);", MOVE_TESTS),
     Mutant(KV, "if (!v.latent) move_side(", "if (v.latent) move_side(", MOVE_TESTS),
+    # a text's oldest tokens are held still, a run is hashed wrongly, a place is lost, or is none
+    Mutant(TEXT, "    first_ = std::max(first_, count_ - size_);\n", "", TEXT_TESTS),
+    Mutant(TEXT, "++length, power *= kPrime)", "++length)", TEXT_TESTS),
+    Mutant(TEXT, "levels_[i].earlier[here] = latest;", "levels_[i].earlier[here] = 0;", TEXT_TESTS),
+    Mutant(TEXT, "if (place == count_) place = before(place);", "", TEXT_TESTS),
+    Mutant(TEXT, " && this->token(place) != kSeparator)", ")", TEXT_TESTS),
+    Mutant(TEXT, "if (length >= level.length && this->token", "if (this->token", TEXT_TESTS),
+    Mutant(TEXT, "found[static_cast<size_t>(i - period)]", "found.back()", TEXT_TESTS),
+    Mutant(TEXT, "if (token == kSeparator) break;", "", TEXT_TESTS),
+    Mutant(TEXT, "count_ = first_ = end - kept;", "count_ = first_ = 0;", TEXT_TESTS),
+    Mutant(TEXT, "&& found.empty();)", ";)", TEXT_TESTS),
 )  # fmt: skip
 
 

@@ -113,6 +113,7 @@ def test_a_row_that_is_seldom_asked_finds_what_stood_there(every: int) -> None:
             assert step < 410 or drafted(seldom) == found == tuple((step + i) % 5 for i in range(1, 5))
 
 
+@pytest.mark.usefixtures("python_texts")
 def test_what_is_not_looked_up_costs_few_lines() -> None:
     def lines(ask: bool) -> int:
         proposer = ngram()
@@ -129,6 +130,7 @@ def test_what_is_not_looked_up_costs_few_lines() -> None:
     assert 6 * lines(False) <= lines(True)
 
 
+@pytest.mark.usefixtures("python_texts")
 def test_lines_of_a_request_at_most_double_with_its_length() -> None:
     def lines(count: int) -> int:
         draw = random.Random(0)

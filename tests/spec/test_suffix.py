@@ -220,6 +220,7 @@ def test_the_salt_that_was_used_least_lately_goes_first() -> None:
     )
 
 
+@pytest.mark.usefixtures("python_texts")
 def test_lines_of_a_token_do_not_grow_with_what_was_said() -> None:
     draw = random.Random(0)
 
@@ -239,6 +240,7 @@ def test_lines_of_a_token_do_not_grow_with_what_was_said() -> None:
     assert lines(64) <= 1.5 * lines(16)
 
 
+@pytest.mark.usefixtures("python_texts")
 def test_lines_of_requests_at_most_double_with_their_tokens() -> None:
     draw = random.Random(0)
 

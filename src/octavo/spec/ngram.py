@@ -16,9 +16,11 @@ from octavo.params.drafts import Draft
 from octavo.spec.base import Begin, Option, Registration, Wanted
 from octavo.spec.text_index import (
     SEPARATOR,
+    STEPS,
     UNREAD,
-    TextIndex,
+    Text,
     most_row_bytes,
+    new_text,
     row_bytes,
     with_prediction,
 )
@@ -40,7 +42,7 @@ class _Lookup:
         unread: generated tokens that the text lacks. A row that is seldom looked up enters many at a time.
     """
 
-    text: TextIndex
+    text: Text
     place: int = 0
     matched: int = 0
     unread: list[int] = field(default_factory=list)
@@ -58,7 +60,7 @@ class NGram:
         return sum(row_bytes(row.text, row.unread) for row in self._rows.values())
 
     def start(self, row: int, begin: Begin) -> None:
-        text = TextIndex(self._levels, self._max_model_len)
+        text = new_text(self._levels, self._max_model_len)
         text.extend(with_prediction(begin.tokens, begin.num_prompt_tokens, begin.prediction))
         self._rows[row] = _Lookup(text)
 
@@ -109,7 +111,7 @@ class NGram:
         text = state.text
         if not self._goes_on(state):
             state.place = state.matched = 0
-        for place, matched in text.matches(text.keys, text.tail(self._longest)):
+        for place, matched in text.matches(text.keys, text.tail(self._longest), STEPS):
             if matched > state.matched:
                 state.place, state.matched = place, matched
                 if matched == self._longest:

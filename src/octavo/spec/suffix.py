@@ -21,7 +21,6 @@ import heapq
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import NamedTuple
 
 from octavo.params.drafts import Draft
@@ -29,10 +28,11 @@ from octavo.spec.base import Begin, Option, Registration, Wanted
 from octavo.spec.text_index import (
     SEPARATOR,
     UNREAD,
-    TextIndex,
+    Text,
     bytes_of,
     most_bytes,
     most_row_bytes,
+    new_text,
     row_bytes,
     with_prediction,
 )
@@ -65,13 +65,13 @@ class _OwnText:
         unread: generated tokens that the text lacks. A row that is seldom looked up enters many at a time.
     """
 
-    text: TextIndex
+    text: Text
     salt: str | None
     begin: int
     generated: bool = False
     unread: list[int] = field(default_factory=list)
 
-    def read(self) -> TextIndex:
+    def read(self) -> Text:
         """The text with all that was generated."""
         self.text.extend(self.unread)
         self.unread.clear()
@@ -81,7 +81,7 @@ class _OwnText:
 class _Vote(NamedTuple):
     """A place where the end of the row's text stood, and how much of it."""
 
-    text: TextIndex
+    text: Text
     place: int
     weight: int
 
@@ -92,11 +92,11 @@ class Answers:
     def __init__(self, most_tokens: int, most_answers: int) -> None:
         self._most_tokens, self._most_answers = most_tokens, most_answers
         self._most_bytes = most_bytes(most_tokens, len(LEVELS))
-        self._texts: dict[str | None, TextIndex] = {}  # the latest used last
+        self._texts: dict[str | None, Text] = {}  # the latest used last
         self._begins: dict[str | None, deque[int]] = {}  # of each answer that is held
         self.nbytes = 0
 
-    def of(self, salt: str | None) -> TextIndex | None:
+    def of(self, salt: str | None) -> Text | None:
         """The text of a salt; None: nothing was generated under it."""
         return self._texts.get(salt)
 
@@ -106,7 +106,7 @@ class Answers:
             return
         text = self._texts.get(salt)
         if text is None or text.count > 2**30:  # (its places would have no numbers left some day)
-            text = TextIndex(LEVELS, self._most_tokens)
+            text = new_text(LEVELS, self._most_tokens)
         begins = self._begins.get(salt, deque()) if text.count else deque()
         self._forget(salt)
         begins.append(text.count)
@@ -132,7 +132,7 @@ class Answers:
         self.nbytes = 0
 
 
-def _bytes(text: TextIndex, begins: deque[int]) -> int:
+def _bytes(text: Text, begins: deque[int]) -> int:
     return text.nbytes + 32 * len(begins)
 
 
@@ -154,7 +154,7 @@ class Suffix:
         return rows + self._answers.nbytes
 
     def start(self, row: int, begin: Begin) -> None:
-        text = TextIndex(LEVELS, self._max_model_len)
+        text = new_text(LEVELS, self._max_model_len)
         text.extend(with_prediction(begin.tokens, begin.num_prompt_tokens, begin.prediction))
         # The prompt's end goes along, so that an answer's first tokens are found after it.
         self._rows[row] = _OwnText(text, begin.salt, max(text.count - LEVELS[-1], text.first))
@@ -198,10 +198,10 @@ class Suffix:
     def _votes(self, state: _OwnText) -> list[_Vote]:
         """The latest places of both texts, without those that match less than half of the longest."""
         own, answers = state.read(), self._answers.of(state.salt)
-        tail = own.tail(self._depth)
+        keys, tail = own.keys, own.tail(self._depth)
         votes: list[_Vote] = []
         for text in (own,) if answers is None else (own, answers):
-            votes += [_Vote(text, *match) for match in islice(text.matches(own.keys, tail), ENOUGH)]
+            votes += [_Vote(text, *match) for match in text.matches(keys, tail, ENOUGH)]
         if not votes:
             return votes
         longest = max(vote.weight for vote in votes)

@@ -17,15 +17,24 @@ follows it compares the tokens. Nothing is ever moved or searched as a whole:
 A suffix automaton or a suffix tree would find the longest match among all places rather than among the
 latest ones. In Python it costs 500 bytes and more for each token of a prompt, and is built state by state;
 this costs 4 bytes and 8 for each level, and a prompt is entered in array operations.
+
+csrc/text_index.cpp has the same tables, and finds the same places. With it proposing takes 30 microseconds a
+row instead of 90 (ngram), and 90 instead of 220 (suffix): a step's weights have emptied the caches before.
 """
 
 from __future__ import annotations
 
+import importlib
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import islice
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
+
+from octavo.kernels.select import native_available
 
 I32 = npt.NDArray[np.int32]
 U64 = npt.NDArray[np.uint64]
@@ -47,16 +56,53 @@ Match = tuple[int, int]
 """(place, how many tokens before it are equal)."""
 
 
-class TextIndex:
-    """A text of token ids that grows at its end, and its runs.
+class Text(Protocol):
+    """A text of token ids that grows at its end, and its runs. Its methods are explained at TextIndex.
 
     Attributes:
-        levels: lengths of runs that are looked up, ascending; a match has at least the first.
         count: tokens so far, those that are gone included.
         first: the first token that is still held; earlier places are gone. Numbers of places are never used
             again, so a text may have 2**31 tokens at most.
         keys: hash of the last run of each level; 0 where the text is shorter.
     """
+
+    @property
+    def count(self) -> int: ...
+    @property
+    def first(self) -> int: ...
+    @property
+    def keys(self) -> list[int]: ...
+    @property
+    def nbytes(self) -> int: ...
+    def __len__(self) -> int: ...
+    def extend(self, tokens: Sequence[int]) -> None: ...
+    def forget_before(self, place: int) -> None: ...
+    def tail(self, count: int) -> list[int]: ...
+    def matches(self, keys: Sequence[int], tail: Sequence[int], most: int) -> Iterable[Match]: ...
+    def token(self, place: int) -> int: ...
+    def following(self, place: int, count: int) -> list[int]: ...
+
+
+def new_text(levels: Sequence[int], capacity: int) -> Text:
+    """An empty one: the extension's, where that was built.
+
+    Args:
+        levels: lengths of runs that are looked up, ascending; a match has at least the first.
+        capacity: tokens that it holds at most, the latest.
+    """
+    made: Text = (_native() or TextIndex)(levels, capacity)
+    return made
+
+
+@lru_cache(maxsize=1)
+def _native() -> Any:
+    if not native_available():
+        return None
+    return importlib.import_module("octavo.kernels._native").NativeTextIndex
+
+
+class TextIndex:
+    """A Text in Python."""
 
     def __init__(self, levels: Sequence[int], capacity: int) -> None:
         self.levels = tuple(levels)
@@ -188,15 +234,19 @@ class TextIndex:
             return self._tokens[first : last + 1].tolist()
         return self._tokens[first:].tolist() + self._tokens[: last + 1].tolist()
 
-    def matches(self, keys: Sequence[int], tail: Sequence[int]) -> Iterator[Match]:
+    def matches(self, keys: Sequence[int], tail: Sequence[int], most: int = STEPS) -> Iterator[Match]:
         """Places before which the end of `tail` stands, the latest first.
 
         They are those of the longest level of which there is any, and a token follows each of them.
 
         Args:
-            keys: TextIndex.keys of the text that ends with `tail`, which has the same levels.
+            keys: those of the text that ends with `tail`, which has the same levels.
             tail: its last tokens; a match is at most as long.
+            most: places.
         """
+        return islice(self._longest_matches(keys, tail), most)
+
+    def _longest_matches(self, keys: Sequence[int], tail: Sequence[int]) -> Iterator[Match]:
         for level in range(len(self.levels) - 1, -1, -1):
             place = self._latest[level][keys[level] >> self._shift]
             if place == self.count:  # of this text itself the chain begins at the end
@@ -248,7 +298,7 @@ class TextIndex:
         return found
 
 
-def row_bytes(text: TextIndex, unread: Sequence[int]) -> int:
+def row_bytes(text: Text, unread: Sequence[int]) -> int:
     """Bytes of a row's text, and of generated tokens that it lacks."""
     return text.nbytes + 8 * len(unread)
 
@@ -259,12 +309,12 @@ def most_row_bytes(tokens: int, levels: int) -> int:
 
 
 def bytes_of(tokens: int, levels: int) -> int:
-    """Bytes of a TextIndex that holds so many tokens, a power of two."""
+    """Bytes of a Text that holds so many tokens, a power of two."""
     return tokens * 4 * (1 + 2 * levels)
 
 
 def most_bytes(tokens: int, levels: int) -> int:
-    """Bytes that a TextIndex of this capacity never exceeds."""
+    """Bytes that a Text of this capacity never exceeds."""
     return bytes_of(max(_power_of_two(tokens), SMALLEST), levels)
 
 
