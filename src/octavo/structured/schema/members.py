@@ -18,7 +18,10 @@ from octavo.structured.schema.value import matches_pattern, satisfies
 _BRANCHES = ("anyOf", "oneOf", "if", "dependentSchemas")  # what `not` holds evaluates nothing
 _MAX_NAME = 1_000
 _OF_MEMBERS = frozenset(["properties", "patternProperties", "additionalProperties", "unevaluatedProperties"])
+_REST = frozenset(["additionalProperties"])
+_OF_OTHERS = _OF_MEMBERS - {"properties"}
 _NO_PROPERTIES: Mapping[str, Any] = {}
+_NOTHING: Conjunction = frozenset()
 
 
 def merge_array(schemas: Schemas, case: Case, number: int) -> None:
@@ -156,13 +159,12 @@ def merge_objects(
             known = case.properties.get(name)
             case.properties[name] = found if not known else known | found
     else:
-        telling = [schema for schema in parts if not _OF_MEMBERS.isdisjoint(schema)]
-        for name in names:  # a member obeys what each schema says of its name
-            found = case.properties.get(name, frozenset())
-            for schema in telling:
-                if demand := _member(schemas, schema, name):
-                    found = found | demand if found else demand
-            case.properties[name] = found
+        members = case.properties
+        for name in names:
+            members.setdefault(name, _NOTHING)
+        for schema in parts:  # a member obeys what each schema says of its name
+            if not _OF_MEMBERS.isdisjoint(schema):
+                _demand_of_members(schemas, schema, members)
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     if patterned:
@@ -170,6 +172,23 @@ def merge_objects(
     called = [schemas.demand(s["propertyNames"]) for s in parts if "propertyNames" in s]
     if any(called):
         _limit_names(schemas, case, frozenset[tuple[int, bool]]().union(*called), cases_of)
+
+
+def _demand_of_members(schemas: Schemas, schema: Mapping[str, Any], members: dict[str, Conjunction]) -> None:
+    """Add what one subschema demands of each."""
+    named = schema.get("properties", _NO_PROPERTIES)
+    rest = _NOTHING
+    if not _OF_OTHERS.isdisjoint(schema):
+        if schema.keys() & _OF_OTHERS != _REST:
+            for name, known in members.items():
+                members[name] = known | _member(schemas, schema, name)
+            return
+        rest = schemas.demand(schema["additionalProperties"])
+    for name in members if rest else named:  # as it mostly says nothing of names that it has not
+        demand = schemas.demand(named[name]) if name in named else rest
+        if demand:
+            known = members[name]
+            members[name] = known | demand if known else demand
 
 
 def _patterns(
