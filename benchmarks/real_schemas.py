@@ -108,9 +108,10 @@ class Score:
     reasons: Counter[str] = field(default_factory=Counter)
 
     def figures(self) -> dict[str, Any]:
-        kinds = dict(zip(Use._fields, zip(*self.uses, strict=True), strict=True))
+        kinds = {kind: [getattr(use, kind) for use in self.uses] for kind in Use._fields}
         found = {
-            kind: [1e3 * each for each in times if each == each] or [0.0] for kind, times in kinds.items()
+            kind: [1e3 * each for each in times if not math.isnan(each)] or [0.0]
+            for kind, times in kinds.items()
         }
         served = len(self.uses)
         return {
@@ -120,7 +121,7 @@ class Score:
             "share": round(served / max(1, self.schemas), 4),
             "share_at_hand": round(served / max(1, self.schemas - self.elsewhere), 4),
             "narrower": self.narrower,
-            "native": sum(use.native == use.native for use in self.uses),
+            "native": sum(not math.isnan(use.native) for use in self.uses),
             "rounds": ROUNDS,
             "weakened": len({address for address, _ in self.weakened}),
             "judged": self.judged,
@@ -307,8 +308,12 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
     """All schemas, one after the other."""
     score, draw = Score(), random.Random(0)
     plain, documents = ConstraintCompiler(ByteTokenizer()), dict(schemas) | own_documents()
-    rounds = [first_uses(schemas, documents, tokenizer) for _ in range(ROUNDS)]
-    for uses in rounds:
+    rounds = []
+    for number in range(1, ROUNDS + 1):
+        progress(f"round {number} of {ROUNDS}")
+        rounds.append(first_uses(schemas, documents, tokenizer))
+    for number, uses in enumerate(rounds, start=1):
+        progress(f"round {number} of {ROUNDS} on a server")
         on_a_server(uses, documents, tokenizer)
     for address, _ in schemas:
         score.schemas += 1
@@ -353,7 +358,7 @@ def first_uses(
             found[address] = error
             continue
         compiled, native = sum(compiling), read_as_sent(schema, table)
-        worked_out = compiled if native == native else math.nan
+        worked_out = math.nan if math.isnan(native) else compiled
         found[address] = Use(taken, math.nan, compiled, native, worked_out)
     return found
 
@@ -420,7 +425,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _line(text: str) -> None:
-    print(f"\r{text}", end="", file=sys.stderr)
+    print(f"\r{text:40}", end="", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -116,6 +116,11 @@ def test_the_score_counts_and_says_why() -> None:
     }
 
 
+def test_a_score_of_refusals_alone_has_no_times() -> None:
+    found = real_schemas.scored([("c", {"$ref": "http://x/y.json#/z"})], ByteTokenizer(), lambda _: None)
+    assert (found.figures()["served"], found.figures()["first_use_p99_ms"]) == (0, 0.0)
+
+
 def test_a_bundle_says_what_its_documents_say() -> None:
     """Names relative to each document, drafts of their own, a document of a $ref alone."""
     documents = {

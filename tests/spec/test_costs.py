@@ -70,3 +70,15 @@ def test_unknown_times_say_nothing() -> None:
     assert table.seconds(one(1)) == 1.0
     assert table.error(one(1)) == 0.0
     assert table.seconds(one(7)) == 1.0
+
+
+def test_growing_loads_are_each_known() -> None:
+    """Of no token too, which is of no size that a step has."""
+    table = CostTable({1: 1.0, 4: 1.5, 32: 4.0}, {1: 0.1, 32: 2.0}, pair_s=0.01)
+    for count in range(200):
+        table.observe(one(1 + count % 9), 2.0 + 0.1 * (count % 9))
+    loads = [Load(count, count, 3.0 * count) for count in range(40)]
+    assert table.growing(loads[0], [load.pairs for load in loads]) == [table.known(load) for load in loads]
+    drift, other = (table.seconds(load) / table.measured_at_start(load) for load in (loads[0], loads[39]))
+    assert drift == pytest.approx(other)
+    assert drift > 1.01

@@ -106,7 +106,8 @@ class CostTable:
         found: list[tuple[float, float]] = []
         tokens, sampled, _ = load
         of_tokens, of_sampled, pair_s, step = self._tokens, self._sampled, self.pair_s, self._step
-        before, factor, error = (0, 0), 1.0, 0.0
+        before: tuple[int, int] | None = None
+        factor, error = 1.0, 0.0
         for attended in pairs:
             if (at := (bucket(tokens), bucket(sampled))) != before:
                 before, differs, error = at, 0.0, 0.0
