@@ -58,7 +58,7 @@ PARTLY = {
     f"{MAX_SINGLE} of which one may come; beside patternProperties where no name matches twice",
     "maximum": "below 2^63 either way",
     "minimum": "below 2^63 either way",
-    "minProperties": "as maxProperties, but for one more than the required ones",
+    "minProperties": f"as maxProperties, but for one more than the required ones, of {MAX_SINGLE} others at most",
     "multipleOf": "one number for a place, below 2^63",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items by one of the first; around additionalProperties, "
