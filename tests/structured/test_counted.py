@@ -116,3 +116,13 @@ def test_too_many_choices_are_refused_by_name(make: ConstraintCompiler) -> None:
     many = {"type": "object", "properties": {str(at): {} for at in range(20)}, "maxProperties": 5}
     with pytest.raises(InvalidRequestError, match="maxProperties"):
         compiled(make, json=many)
+
+
+@pytest.mark.parametrize(("rest", "says"), [(True, "minProperties|min/max"), (False, "than 65,000 rules$")])
+def test_too_many_that_may_be_the_first_are_refused(make: ConstraintCompiler, rest: bool, says: str) -> None:
+    many = {
+        "type": "object", "properties": {str(at): {} for at in range(200)}, "minProperties": 1,
+        "additionalProperties": rest,
+    }  # fmt: skip
+    with pytest.raises(InvalidRequestError, match=says):
+        compiled(make, json=many)

@@ -436,6 +436,7 @@ def _clear(mask: U32, allowed: U32) -> None:
 _WORDS = {
     "NoExtensionBias": "nothing can begin it: a rule that only leads back to itself has no end",
     "Current row has": f"more than {LIMITS['max_items_in_row']} alternatives are open in one place",
+    "symbols.len()": "it has more than 65,000 rules",
 }
 """What llguidance says, in words for whoever wrote the grammar."""
 

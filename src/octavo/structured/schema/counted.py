@@ -20,7 +20,9 @@ from octavo.structured.schema.value import matches_pattern
 
 MAX_ALTERNATIVES = 64
 MAX_SINGLE = 200
-"""Where each has one property at most that may be left out, or one less of them than the one before."""
+"""Where each has one property at most that may be left out: then they are short."""
+MAX_FIRST = 128
+"""Where each has one less of them than the one before."""
 MAX_OPEN = 32
 """Optional properties of which llguidance is told that one is there. It keeps an alternative with all of them
 open for each: of 60 that is more than rows may have (grammar.LIMITS)."""
@@ -55,7 +57,7 @@ def counted(schema: dict[str, Any]) -> Any:
     others = _others(schema)
     if others is None:
         return schema
-    if some and len(optional) <= MAX_SINGLE:
+    if some and len(optional) <= MAX_FIRST:
         found = [
             {**plain, "properties": _without(places, optional[:at], closed), "required": [*required, name]}
             for at, name in enumerate(optional)

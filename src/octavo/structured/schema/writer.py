@@ -20,7 +20,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.params.structured import PARAM
 from octavo.structured.schema.case import Case, Conjunction
 from octavo.structured.schema.cases import Cases
-from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_SINGLE, counted
+from octavo.structured.schema.counted import MAX_ALTERNATIVES, MAX_FIRST, MAX_SINGLE, counted
 from octavo.structured.schema.equality import equal, frozen
 from octavo.structured.schema.negated import LeftOutError
 from octavo.structured.schema.patterns import without
@@ -58,7 +58,8 @@ PARTLY = {
     f"{MAX_SINGLE} of which one may come; beside patternProperties where no name matches twice",
     "maximum": "below 2^63 either way",
     "minimum": "below 2^63 either way",
-    "minProperties": f"as maxProperties, but for one more than the required ones, of {MAX_SINGLE} others at most",
+    "minProperties": "as maxProperties, but for one more than the required ones, "
+    f"of {MAX_FIRST} others at most",
     "multipleOf": "one number for a place, below 2^63",
     "not": "not around multipleOf, uniqueItems, the unevaluated keywords, type integer, or const "
     "and enum of arrays and objects; around items by one of the first; around additionalProperties, "
