@@ -308,10 +308,15 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
     """All schemas, one after the other."""
     score, draw = Score(), random.Random(0)
     plain, documents = ConstraintCompiler(ByteTokenizer()), dict(schemas) | own_documents()
-    rounds = []
+    size, rounds = tokenizer.vocab_size, []
+    table = GrammarVocabulary(
+        [tokenizer.token_bytes(i) for i in range(size)],
+        [i for i in range(size) if tokenizer.is_special(i) or i in tokenizer.stop_token_ids],
+        tokenizer.stop_token_ids, lambda text: tokenizer.encode(text, False),
+    )  # fmt: skip
     for number in range(1, ROUNDS + 1):
         progress(f"round {number} of {ROUNDS}")
-        rounds.append(first_uses(schemas, documents, tokenizer))
+        rounds.append(first_uses(schemas, documents, tokenizer, table))
     for number, uses in enumerate(rounds, start=1):
         progress(f"round {number} of {ROUNDS} on a server")
         on_a_server(uses, documents, tokenizer)
@@ -333,18 +338,13 @@ def scored(schemas: Sequence[tuple[str, Any]], tokenizer: Any, progress: Callabl
 
 
 def first_uses(
-    schemas: Sequence[tuple[str, Any]], documents: Mapping[str, Any], tokenizer: Any
+    schemas: Sequence[tuple[str, Any]], documents: Mapping[str, Any], tokenizer: Any, table: GrammarVocabulary
 ) -> dict[str, Use | OctavoError | ConstraintError]:
     """One round: each schema's first use by compilers that know none, or why it is refused."""
     forget()
     size = tokenizer.vocab_size
     make = ConstraintCompiler(tokenizer)
     first_use(make, _params({"type": "null"}), size)  # the vocabulary's table
-    table = GrammarVocabulary(
-        [tokenizer.token_bytes(i) for i in range(size)],
-        [i for i in range(size) if tokenizer.is_special(i) or i in tokenizer.stop_token_ids],
-        tokenizer.stop_token_ids, lambda text: tokenizer.encode(text, False),
-    )  # fmt: skip
     gc.collect()
     gc.freeze()  # as a server does when all is loaded
     found: dict[str, Use | OctavoError | ConstraintError] = {}

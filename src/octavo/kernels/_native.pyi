@@ -39,7 +39,7 @@ class Sampler:
 def green_list(seed: int, vocab: int, count: int, bits: npt.NDArray[np.uint32]) -> None: ...
 
 class NativeTextIndex:
-    """spec.text_index.Text."""
+    """spec.text_index.TextIndex."""
 
     def __init__(self, levels: Sequence[int], capacity: int) -> None: ...
     @property

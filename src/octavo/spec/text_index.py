@@ -26,15 +26,18 @@ from __future__ import annotations
 
 import importlib
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import islice
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from octavo.kernels.select import native_available
+
+if TYPE_CHECKING:
+    from octavo.kernels._native import NativeTextIndex
 
 I32 = npt.NDArray[np.int32]
 U64 = npt.NDArray[np.uint64]
@@ -56,31 +59,8 @@ Match = tuple[int, int]
 """(place, how many tokens before it are equal)."""
 
 
-class Text(Protocol):
-    """A text of token ids that grows at its end, and its runs. Its methods are explained at TextIndex.
-
-    Attributes:
-        count: tokens so far, those that are gone included.
-        first: the first token that is still held; earlier places are gone. Numbers of places are never used
-            again, so a text may have 2**31 tokens at most.
-        keys: hash of the last run of each level; 0 where the text is shorter.
-    """
-
-    @property
-    def count(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def keys(self) -> list[int]: ...
-    @property
-    def nbytes(self) -> int: ...
-    def __len__(self) -> int: ...
-    def extend(self, tokens: Sequence[int]) -> None: ...
-    def forget_before(self, place: int) -> None: ...
-    def tail(self, count: int) -> list[int]: ...
-    def matches(self, keys: Sequence[int], tail: Sequence[int], most: int) -> Iterable[Match]: ...
-    def token(self, place: int) -> int: ...
-    def following(self, place: int, count: int) -> list[int]: ...
+Text: TypeAlias = "TextIndex | NativeTextIndex"
+"""A text in Python, or in the extension: the same attributes and methods, which TextIndex explains."""
 
 
 def new_text(levels: Sequence[int], capacity: int) -> Text:
@@ -102,7 +82,14 @@ def _native() -> Any:
 
 
 class TextIndex:
-    """A Text in Python."""
+    """A text of token ids that grows at its end, and its runs.
+
+    Attributes:
+        count: tokens so far, those that are gone included.
+        first: the first token that is still held; earlier places are gone. Numbers of places are never used
+            again, so a text may have 2**31 tokens at most.
+        keys: hash of the last run of each level; 0 where the text is shorter.
+    """
 
     def __init__(self, levels: Sequence[int], capacity: int) -> None:
         self.levels = tuple(levels)

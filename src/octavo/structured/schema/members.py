@@ -148,23 +148,12 @@ def merge_objects(
     names.update(case.required)
     patterned = [s for s in parts if s.get("patternProperties")]
     schemas.spend(len(names) * (1 + len(parts) + 8 * len(patterned)))
-    if len(parts) == 1 and not patterned:
-        (only,) = parts
-        named = only.get("properties", {})
-        for name in names:
-            if name in named:
-                found = schemas.demand(named[name])
-            else:
-                found = _rest(schemas, only, name)
-            known = case.properties.get(name)
-            case.properties[name] = found if not known else known | found
-    else:
-        members = case.properties
-        for name in names:
-            members.setdefault(name, _NOTHING)
-        for schema in parts:  # a member obeys what each schema says of its name
-            if not _OF_MEMBERS.isdisjoint(schema):
-                _demand_of_members(schemas, schema, members)
+    members = case.properties
+    for name in names:
+        members.setdefault(name, _NOTHING)
+    for schema in parts:  # a member obeys what each schema says of its name
+        if not _OF_MEMBERS.isdisjoint(schema):
+            _demand_of_members(schemas, schema, members)
     for schema in parts:
         case.additional |= _rest(schemas, schema)
     if patterned:
