@@ -66,11 +66,13 @@ double clock_rate() {
     double best = 0.0;
     for (int round = 0; round < 5; round++) {
         const double start = seconds();
-        uint64_t x = 1;
+        uint64_t x = 1, y = 3;
+        __asm__ volatile("" : "+r"(y)); // a number that nobody knows: Intel's cores since 2021 add known ones four to a cycle
         for (int i = 0; i < kLoops; i++) {
+            _Pragma("GCC unroll 20") // or the loop's branch takes longer than its step
             for (int j = 0; j < kSteps; j++) {
-                x += 3;
-                __asm__ volatile("" : "+r"(x)); // keeps the additions apart
+                x ^= y;
+                __asm__ volatile("" : "+r"(x)); // keeps the steps apart
             }
         }
         best = std::max(best, kSteps * static_cast<double>(kLoops) / (seconds() - start));

@@ -11,7 +11,7 @@ namespace octavo {
 // counts, as it does for a model's step that reads as many bytes.
 double read_bandwidth(Pool& pool, size_t bytes, int rounds);
 
-// Cycles per second of this core right now: a chain of dependent additions takes one cycle each.
+// Cycles per second of this core right now: a chain of dependent steps takes one cycle each.
 double clock_rate();
 
 } // namespace octavo
