@@ -10,6 +10,8 @@ HOST   ?= 127.0.0.1
 PORT   ?= 8000
 # More arguments for pytest: make test ARGS="tests/engine -k radix"
 ARGS   ?=
+# Where no ARGS choose among the tests, so many files of them run side by side; each worker takes up to 7 GB.
+WORKERS ?= 2
 # How many inputs make fuzz tries.
 N      ?= 1000000
 # Which sanitizers: address, thread, or both.
@@ -46,7 +48,7 @@ FRAME    := pyproject.toml Makefile constraints
 
 help:
 	@echo "make serve        the default model behind the OpenAI API at http://$(HOST):$(PORT)"
-	@echo "make test         lint, types and every test that takes seconds (what CI runs)"
+	@echo "make test         lint, types and every test that takes seconds (what CI runs; WORKERS=1 with less than 16 GB)"
 	@echo "make env          the runtime environment alone, in .venv (.venv/bin/octavo)"
 	@echo "make test-slow    the tests that take minutes"
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
@@ -168,12 +170,19 @@ _ext:
 serve: env
 	@exec .venv/bin/octavo serve $(MODEL) --host $(HOST) --port $(PORT)
 
+PYTEST := $(TEST) -m pytest -m "not slow and not oracle and not clients"
+# NumPy's and torch's threads would wait for each other's cores, spinning.
+ALONE  := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+# Its items share ids, of which xdist would run one each.
+SHARED := tests/server/test_schemathesis.py
+
 # Every part runs, whatever the one before said; the tests come last.
 test: test-env env
 	@failed=0; \
 	$(MAKE) --no-print-directory lint || failed=1; \
 	$(PYTHON) scripts/env_size.py --limit-mb 200 .venv || failed=1; \
-	$(TEST) -m pytest -m "not slow and not oracle and not clients" $(ARGS) || failed=1; \
+	$(if $(ARGS),$(PYTEST) $(ARGS),$(ALONE) $(PYTEST) -n $(WORKERS) --dist loadfile --ignore $(SHARED)) || failed=1; \
+	$(if $(ARGS),:,$(PYTEST) $(SHARED)) || failed=1; \
 	exit $$failed
 
 test-slow: test-env

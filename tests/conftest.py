@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,14 @@ os.environ["TRITON_INTERPRET"] = "1"
 # Examples are not timed: two busy cores say nothing about the code.
 settings.register_profile("octavo", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("octavo")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Refuse xdist's workers a file whose items share ids: of these they would run one, and say nothing."""
+    ids = Counter(item.nodeid for item in items)
+    if hasattr(config, "workerinput") and (shared := [name for name, count in ids.items() if count > 1]):
+        raise RuntimeError(f"several items are called {shared[0]}: run its file without -n (Makefile)")
 
 
 @pytest.fixture(scope="session")

@@ -108,10 +108,11 @@ def logits(backend: Backend, kv: KVCache, split: bool, early: int = 0) -> F32:
     return np.concatenate(rows, axis=1)
 
 
-DTYPES = {"cuda": ("f32", "int8")}  # interpreted, so slow; f16 is what recorded steps are tested with
+DTYPES = {"cuda": ("f32", "int8")}  # f16 is what recorded steps are tested with
+MINUTES = {"cuda": pytest.mark.slow}  # interpreted
 
 
-@pytest.mark.parametrize("name", BACKENDS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MINUTES.get(name, ())) for name in BACKENDS])
 def test_bits_are_those_of_one_memory(name: str) -> None:
     backend = BACKENDS[name]()
     for dtype in DTYPES.get(name, ("f32", "f16", "bf16", "int8", "int16")):

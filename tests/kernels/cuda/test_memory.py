@@ -52,6 +52,7 @@ class TestChecker:
             copy_kernel[(2,)](x, x[1:], 16, MASKED=True, BLOCK=8)
 
 
+@pytest.mark.slow  # each kernel has tests of its own, and conftest.py checks these
 def test_all_checks_of_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(__file__).resolve().parents[3] / "benchmarks"))
     from gpu.checks import all_checks
