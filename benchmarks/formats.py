@@ -35,7 +35,8 @@ from octavo.config import EngineConfig
 from octavo.errors import OctavoError
 from octavo.lab.perplexity import Measured, charts, compare, cut, rows_of
 from octavo.lab.quality import WindowScorer, text_ids
-from octavo.quantize.job import Asked, quantize
+from octavo.quantize.asked import Asked
+from octavo.quantize.job import quantize
 
 BASE, EXACT = "f16", "float32"
 ON_LOAD = ("int8", "eetq", "int4", "nf4", "fp8")

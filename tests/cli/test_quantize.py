@@ -14,7 +14,7 @@ import pytest
 from octavo.cli import main
 from octavo.cli.quantize import _tell
 from octavo.quantize import folder
-from octavo.quantize.job import Report
+from octavo.quantize.asked import Report
 from support.cli import command, environment, octavo_command
 from support.small_models import save_model, text
 

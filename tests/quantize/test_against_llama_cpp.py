@@ -10,7 +10,8 @@ import pytest
 
 from octavo.checkpoints import sources
 from octavo.kernels.reference import ReferenceBackend
-from octavo.quantize.job import Asked, quantize
+from octavo.quantize.asked import Asked
+from octavo.quantize.job import quantize
 from support.forward import load, logits
 from support.llama_cpp import Run, choose_alike
 from support.small_models import save_model

@@ -20,7 +20,7 @@ from octavo.quant.writer import Choice, Limits, Met, Tensors
 from octavo.quantize import making
 from octavo.quantize.calibration import run
 from octavo.quantize.folds import find_folds, unfolded
-from octavo.quantize.job import Asked, Report
+from octavo.quantize.asked import Asked, Report
 from octavo.quantize.making import Matrices, projections_of
 from octavo.quantize.stored import StoredWeight, load_stored, numbers
 from support.forward import load, logits

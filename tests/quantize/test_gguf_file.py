@@ -19,7 +19,8 @@ from octavo.checkpoints.gguf import open_gguf
 from octavo.errors import CheckpointError, OctavoError, UnsupportedError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.models.registry import family
-from octavo.quantize.job import Asked, quantize
+from octavo.quantize.asked import Asked
+from octavo.quantize.job import quantize
 from octavo.quantize.vocabulary import tokenizer_metadata
 from octavo.tokenizer.folder import from_folder
 from octavo.tokenizer.gguf import from_gguf

@@ -16,7 +16,7 @@ from octavo.cli._rounding import RoundingFlags, TextFlags
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from octavo.quantize.job import Report
+    from octavo.quantize.asked import Report
 
 OUT = typer.Argument(help="The folder, or the .gguf file, to write; it must not be there.")
 KIND = typer.Option(
@@ -44,7 +44,7 @@ def quantize(
     """
     from octavo.checkpoints.sources import resolve
     from octavo.cli._load import fetch
-    from octavo.quantize.job import Asked
+    from octavo.quantize.asked import Asked
     from octavo.quantize.job import quantize as make
 
     if out.suffix == ".gguf" and not kind:
@@ -57,7 +57,7 @@ def quantize(
     fetch(model, as_json)
     asked = Asked(resolve(model), out, rounding.method, choice, text.text(), kind, allow_requantize)
     label = f"quantizing {model}"
-    with saying(label, as_json), count_progress(label, as_json) as progress:
+    with saying(label, as_json, after_s=1.0), count_progress(label, as_json) as progress:
         try:
             report = make(asked, progress)
         except KeyboardInterrupt:

@@ -26,7 +26,7 @@ from octavo.kernels.ops import F32
 from octavo.quant.writer import Tensors, as_stored
 from octavo.quantize import calibration as text
 from octavo.quantize.folds import Fold, find_folds, unfolded
-from octavo.quantize.job import Asked, Progress, Report
+from octavo.quantize.asked import Asked, Progress, Report
 from octavo.quantize.making import Matrices, projections_of
 from octavo.quantize.stored import StoredModel, StoredWeight, load_stored
 

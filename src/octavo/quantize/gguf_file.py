@@ -17,7 +17,7 @@ from octavo.errors import CheckpointError, InvalidRequestError, UnsupportedError
 from octavo.kernels.ops import F32
 from octavo.models.layers import Use
 from octavo.quant import registry as formats
-from octavo.quantize.job import Asked, Progress, Report
+from octavo.quantize.asked import Asked, Progress, Report
 from octavo.quantize.metadata import LONGEST, Target, target_of
 from octavo.quantize.stored import NamingLoader, Placed, StoredModel, load_stored, numbers
 from octavo.quantize.types import check_kind, type_of

@@ -25,7 +25,7 @@ from octavo.quant.writer import (
     writer_of,
 )
 from octavo.quantize.folds import Fold
-from octavo.quantize.job import Asked, Report
+from octavo.quantize.asked import Asked, Report
 from octavo.quantize.stored import Named, StoredModel, StoredWeight, numbers
 
 
