@@ -110,7 +110,8 @@ async def timed_answer(device: str, dtype: str, folder: Path, scale: Scale, coun
             async for output in llm.generate(prompt, wanted):
                 if (times := output.metrics) is not None and output.finished:
                     first, last = times.first_token_time, times.last_token_time
-                    assert first is not None and last is not None
+                    assert first is not None  # a finished answer has both times
+                    assert last is not None
                     found = last - first, len(output.outputs[0].token_ids) - 1
             await asyncio.sleep(1.0 if device != "cpu" else 0.0)
         return found

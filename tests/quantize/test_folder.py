@@ -17,8 +17,8 @@ from transformers import AutoModelForCausalLM
 from octavo.errors import CheckpointError, InvalidRequestError, OctavoError, UnsupportedError
 from octavo.kernels.reference import ReferenceBackend
 from octavo.quant.writer import Choice, settled, writer_names, writer_of
-from octavo.quantize.calibration import Calibration
 from octavo.quantize.asked import Asked
+from octavo.quantize.calibration import Calibration
 from octavo.quantize.job import quantize
 from support.forward import load, logits
 from support.unpacked_integers import READ

@@ -18,9 +18,9 @@ from octavo.kernels.reference import ReferenceBackend
 from octavo.models.registry import family
 from octavo.quant.writer import Choice, Limits, Met, Tensors
 from octavo.quantize import making
+from octavo.quantize.asked import Asked, Report
 from octavo.quantize.calibration import run
 from octavo.quantize.folds import find_folds, unfolded
-from octavo.quantize.asked import Asked, Report
 from octavo.quantize.making import Matrices, projections_of
 from octavo.quantize.stored import StoredWeight, load_stored, numbers
 from support.forward import load, logits

@@ -25,8 +25,8 @@ from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.ops import F32
 from octavo.quant.writer import Tensors, as_stored
 from octavo.quantize import calibration as text
-from octavo.quantize.folds import Fold, find_folds, unfolded
 from octavo.quantize.asked import Asked, Progress, Report
+from octavo.quantize.folds import Fold, find_folds, unfolded
 from octavo.quantize.making import Matrices, projections_of
 from octavo.quantize.stored import StoredModel, StoredWeight, load_stored
 

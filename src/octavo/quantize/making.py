@@ -24,8 +24,8 @@ from octavo.quant.writer import (
     settled,
     writer_of,
 )
-from octavo.quantize.folds import Fold
 from octavo.quantize.asked import Asked, Report
+from octavo.quantize.folds import Fold
 from octavo.quantize.stored import Named, StoredModel, StoredWeight, numbers
 
 
