@@ -104,8 +104,8 @@ def judged(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[st
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
-        options.model = str(shipped(TINYLLAMA))
-        forms = [form for form in made(options, Path(folder)) if form.dtype == "auto"]
+        every = made(str(shipped(TINYLLAMA)), Path(folder), options.peer_python)
+        forms = [form for form in every if form.dtype == "auto"]
         runs: dict[str, list[dict[str, Any]]] = {form.name: [] for form in forms}
         with count_progress("formats decoding") as progress:
             for place in range(options.rounds * len(forms)):

@@ -21,7 +21,7 @@ import argparse
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -64,15 +64,18 @@ class Form:
         return {"quantization": self.method, "dtype": self.dtype}
 
 
-def made(options: argparse.Namespace, folder: Path) -> Iterator[Form]:
-    """The forms, as their files are written: the 16-bit one first.
+def made(model: str, folder: Path, peer_python: str | None, names: Collection[str] = ()) -> Iterator[Form]:
+    """The forms of a model, as their files are written: the 16-bit one first.
 
-    What makes several is left out where none of them is wanted.
+    Args:
+        peer_python: a Python that has llama_cpp; None: one is looked for.
+        names: of the forms that are wanted; what makes several is left out where none of them is among
+            these. Empty: all are wanted.
     """
-    wanted = set(options.form or ())
+    wanted = set(names)
     base = folder / "f16.gguf"
-    with saying(f"writing {options.model} in 16 bits"):
-        quantize(Asked(resolve(options.model), base, kind="F16", requantize=True))
+    with saying(f"writing {model} in 16 bits"):
+        quantize(Asked(resolve(model), base, kind="F16", requantize=True))
     yield Form(BASE, base)
     for method in ON_LOAD:
         yield Form(method, base, method)
@@ -87,7 +90,7 @@ def made(options: argparse.Namespace, folder: Path) -> Iterator[Form]:
             yield Form(INT8_EXACT, path, dtype="float32")
     if wanted and wanted.isdisjoint(READ):
         return
-    python = python_with("llama_cpp", options.peer_python)
+    python = python_with("llama_cpp", peer_python)
     if python is None:
         print("llama.cpp is not installed here: its types are left out (make oracle-env)", file=sys.stderr)
         return
@@ -132,7 +135,8 @@ def scored(forms: Sequence[Form], options: argparse.Namespace) -> list[Measured]
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
-        forms = [each for each in made(options, Path(folder)) if is_wanted(each, options.form)]
+        every = made(options.model, Path(folder), options.peer_python, options.form or ())
+        forms = [each for each in every if is_wanted(each, options.form)]
         rows = scored(forms, options)
     if options.plot:
         title = f"{options.model} on {options.text.name}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -97,6 +98,24 @@ def test_a_format_decodes(smollm2_path: Path) -> None:
     assert found["cache_tok_s"] > 0
     assert (found["layout"], found["coded"]) == ("u4", False)
     assert 60e6 < found["bytes"] < 120e6
+
+
+def test_every_form_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """From the command line to the table, with files and rates that are made up."""
+    speed, formats = importlib.import_module("format_speed"), importlib.import_module("formats")
+    monkeypatch.setattr(speed, "shipped", lambda _: Path("model.gguf"))
+    monkeypatch.setattr(speed, "in_a_process", lambda form, _: run(10.0 + len(form.name), 1000.0, 40.0))
+    monkeypatch.setattr(formats, "resolve", Path)
+    monkeypatch.setattr(formats, "quantize", lambda asked: None)
+    monkeypatch.setattr(formats, "python_with", lambda *_: sys.executable)
+    (nothing := tmp_path / "nothing.py").touch()
+    monkeypatch.setattr(formats, "REQUANTIZE", nothing)
+    assert speed.main(["--rounds", "2", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["forms"]) == [formats.BASE, *formats.ON_LOAD, *formats.MADE, *formats.READ]
+    assert found["runs"]["nf4"] == [13.0, 13.0]
 
 
 def test_files_are_named(tmp_path: Path) -> None:
