@@ -46,11 +46,12 @@ SOURCE = r"""
 struct Read {
     const uint8_t* base;
     long pages, layers, heads, page_bytes, layer_bytes, head_bytes, chunk, ahead;
-    int work;
 };
 
-template <int HINT> uint64_t read(const Read& r, long thread, long threads) {
-    __m256i sum[4] = {}, factor = _mm256_set1_epi16(3);
+// WORK is known to the compiler: a loop of unknown length would keep its sums in memory, and wait for these.
+template <int HINT, int WORK> uint64_t read(const Read& r, long thread, long threads) {
+    __m256i sum[4] = {}, factors[3] = {};
+    for (int w = 0; w < 3; w++) factors[w] = _mm256_set1_epi16(static_cast<short>(3 + w));
     const long begin = r.pages * thread / threads, end = r.pages * (thread + 1) / threads;
     const auto read_head = [&](const uint8_t* at) {
         const uint8_t* later = at + r.ahead * r.page_bytes;
@@ -58,9 +59,12 @@ template <int HINT> uint64_t read(const Read& r, long thread, long threads) {
             if (r.ahead) __builtin_prefetch(later + i, 0, HINT ? 2 : 3);
             for (int half = 0; half < 2; half++) {
                 const __m256i x = _mm256_load_si256(reinterpret_cast<const __m256i*>(at + i + 32 * half));
-                if (!r.work) sum[half] = _mm256_xor_si256(sum[half], x);
-                for (int w = 0; w < r.work; w++)
-                    sum[w % 4] = _mm256_add_epi32(sum[w % 4], _mm256_madd_epi16(x, factor));
+                if (!WORK) sum[half] = _mm256_xor_si256(sum[half], x);
+#pragma GCC unroll 4
+                for (int w = 0; w < WORK; w++) {
+                    __m256i& mine = sum[2 * half + w % 2];
+                    mine = _mm256_add_epi32(mine, _mm256_madd_epi16(x, factors[w]));
+                }
             }
         }
     };
@@ -68,14 +72,19 @@ template <int HINT> uint64_t read(const Read& r, long thread, long threads) {
         for (long head = 0; head < r.heads; head++)
             for (long page = begin; page < end; page++)
                 read_head(r.base + page * r.page_bytes + layer * r.layer_bytes + head * r.head_bytes);
-    const __m256i low = _mm256_xor_si256(sum[0], sum[1]), high = _mm256_xor_si256(sum[2], sum[3]);
-    return static_cast<uint64_t>(_mm256_extract_epi64(_mm256_xor_si256(low, high), 0));
+    const __m256i low = _mm256_add_epi32(sum[0], sum[1]), high = _mm256_add_epi32(sum[2], sum[3]);
+    return static_cast<uint64_t>(_mm256_extract_epi64(_mm256_add_epi32(low, high), 0));
 }
 
 volatile uint64_t sink;
 
-double seconds(const Read& r, int hint, long threads) {
-    const auto job = [&](long t) { sink = hint ? read<1>(r, t, threads) : read<0>(r, t, threads); };
+using Reader = uint64_t (*)(const Read&, long, long);
+
+template <int HINT> constexpr Reader READERS[] = {read<HINT, 0>, read<HINT, 1>, read<HINT, 2>, read<HINT, 3>};
+
+double seconds(const Read& r, int work, int hint, long threads) {
+    const Reader reader = hint ? READERS<1>[work] : READERS<0>[work];
+    const auto job = [&](long t) { sink = reader(r, t, threads); };
     const auto begin = std::chrono::steady_clock::now();
     std::vector<std::thread> others;
     for (long thread = 1; thread < threads; thread++) others.emplace_back(job, thread);
@@ -105,9 +114,10 @@ int main(int, char** given) {
             double best = 0;
             for (long ahead : {0, 1, 2, 4})
                 for (int hint = 0; hint < 2; hint++) {
-                    Read r{base, pages, layers, heads, page, layer, head, head, ahead, std::max(arm, 0)};
+                    Read r{base, pages, layers, heads, page, layer, head, head, ahead};
                     if (arm < 0) r.layers = r.heads = 1, r.chunk = page;
-                    best = std::max(best, static_cast<double>(page * pages) / seconds(r, hint, threads));
+                    const double took = seconds(r, std::max(arm, 0), hint, threads);
+                    best = std::max(best, static_cast<double>(page * pages) / took);
                 }
             printf("%d %.6g\n", arm, best);
         }
