@@ -27,6 +27,7 @@ SIMD VI with_third(VI x, VI bits, int quad) {
 enum { PAIRED = 0 };
 SIMD void add_products(VI& sum, VI x, const int8_t* q) { sum = DPBUSD(sum, x, quad(q, 0)); }
 #else
+#define SPREADS_STEPS
 enum { PAIRED = 1 }; // 8 products of at most 7 x 128 fit int16
 SIMD void add_products(VI& sum, VI x, const int8_t* q) {
     sum = _mm256_add_epi16(sum, _mm256_maddubs_epi16(x, quad(q, 0)));
@@ -70,6 +71,23 @@ SIMD Lanes load_steps(const uint8_t* p, int) {
 
 // A block's steps as factors of 16 bits: of the two halves' sums, and of both sums of x in a pair.
 struct StepFactors { VI first, second, both; };
+#ifdef SPREADS_STEPS
+// Of the two bytes of each of eight rows' steps, byte A to the first 16 bits of the row's lane and byte B to the others.
+template <int A, int B> SIMD VI spread_steps(__m256i twice) {
+    return _mm256_shuffle_epi8(twice, _mm256_setr_epi8(A, -1, B, -1, A + 2, -1, B + 2, -1, A + 4, -1, B + 4, -1, A + 6, -1, B + 6, -1,
+                                                       A + 8, -1, B + 8, -1, A + 10, -1, B + 10, -1, A + 12, -1, B + 12, -1, A + 14, -1, B + 14, -1));
+}
+template <bool THIRD> SIMD StepFactors step_factors(const uint8_t* steps, int rows) {
+    const __m256i twice = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)steps + rows));
+    const VI first = spread_steps<0, 0>(twice), second = spread_steps<1, 1>(twice), both = spread_steps<0, 1>(twice);
+    if (THIRD) {
+        const VI middle = _mm256_set1_epi16(32);
+        return {_mm256_sub_epi16(first, middle), _mm256_sub_epi16(second, middle), _mm256_slli_epi16(_mm256_sub_epi16(middle, both), 2)};
+    }
+    const VI low = _mm256_set1_epi16(15);
+    return {_mm256_and_si256(first, low), _mm256_and_si256(second, low), _mm256_srli_epi16(both, 4)};
+}
+#else
 template <bool THIRD> SIMD StepFactors step_factors(const uint8_t* steps, int rows) {
     const Lanes x = load_steps(steps, rows);
     const Lanes s0 = THIRD ? (x & 255) - 32 : x & 15, s1 = THIRD ? (x >> 8) - 32 : x >> 8 & 15;
@@ -77,6 +95,18 @@ template <bool THIRD> SIMD StepFactors step_factors(const uint8_t* steps, int ro
     const Lanes first = s0 & 0xffff, second = s1 & 0xffff;
     if (PAIRED) return {(VI)(first | s0 << 16), (VI)(second | s1 << 16), (VI)((m0 & 0xffff) | m1 << 16)};
     return {(VI)first, (VI)second, (VI)((m0 & 0xffff) | m1 << 16)};
+}
+#endif
+
+// Sums of pairs' products, on their own.
+SIMD VI pair_products(VI x, VI y) {
+#ifdef SPREADS_STEPS
+    return _mm256_madd_epi16(x, y); // vidot would add them to a register of zeros
+#else
+    VI sum = vizero();
+    vidot(sum, x, y);
+    return sum;
+#endif
 }
 
 // Where a row's sums are: in registers where these hold them, else in memory, that is where they go in the end.
@@ -114,6 +144,11 @@ __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, con
         prefetch_next(ahead);
         at.begin(bytes);
         z.begin_block();
+        VI halves[C];
+        UNROLL for (int m = 0; m < C; m++) {
+            const int16_t both[2] = {(int16_t)sum[m], (int16_t)sum[C + m]};
+            halves[m] = vipair(both);
+        }
         UNROLL for (int rows = 0; rows < 16 / VW; rows++) {
             const VI v[2] = {step_bytes(at.w, rows), step_bytes(at.w + 64, rows)};
             VI bits, sums[2][C];
@@ -129,14 +164,12 @@ __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, con
             V least;
             if (!THIRD) least = vload_f16((const uint16_t*)(at.tables + table) + rows * VW);
             UNROLL for (int m = 0; m < C; m++) {
-                const int16_t halves[2] = {(int16_t)sum[m], (int16_t)sum[C + m]};
                 const V scale = vset1(d[m]);
-                VI total = vizero(), lower = vizero();
-                vidot(total, sums[0][m], f.first);
+                VI total = pair_products(sums[0][m], f.first);
                 vidot(total, sums[1][m], f.second);
-                vidot(THIRD ? total : lower, f.both, vipair(halves));
+                if (THIRD) vidot(total, f.both, halves[m]);
                 V y = vfma(vi_float(total), vmul(s, scale), z.get(m, rows));
-                if (!THIRD) y = vfma(vi_float(lower), vmul(least, scale), y);
+                if (!THIRD) y = vfma(vi_float(pair_products(f.both, halves[m])), vmul(least, scale), y);
                 z.set(m, rows, y);
             }
         }
@@ -144,3 +177,4 @@ __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, con
     }
     z.finish(out);
 }
+#undef SPREADS_STEPS
