@@ -231,6 +231,15 @@ def test_pickles_are_refused(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "model.pt")
 
 
+def test_a_gguf_file_by_a_pickles_name_is_none(tmp_path: Path) -> None:
+    path = tmp_path / "model.bin"
+    path.write_bytes(Draft().bytes())
+    assert open_checkpoint(path).tensors
+    path.write_bytes(b"GGU")
+    with pytest.raises(CheckpointError, match="pickle, which can run code"):
+        open_checkpoint(path)
+
+
 def test_unknown_tensor_types_matter_only_when_asked_for(write: Write) -> None:
     file = open_gguf(write(Draft(tensors=[(b"norm", [8], 0, 0), (b"odd", [8], 999, 32)]).bytes()))
     assert "odd" in file.tensors

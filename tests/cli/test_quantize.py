@@ -70,6 +70,8 @@ def test_what_was_left_out_is_listed(capsys: pytest.CaptureFixture[str]) -> None
         (["--no-double-quant"], "rtn has no use for --no-double-quant: leave it out"),
         (["--allow-requantize"], "--allow-requantize is for GGUF files: leave it out"),
         (["--type", "Q4_0"], "--type writes a GGUF file: call it"),
+        (["--calibration-samples", "3"], "--calibration-samples 3 says how a text is read, but there is no"),
+        (["--calibration-length", "64"], "--calibration-length 64 says how a text is read, but there is no"),
     ],
 )
 def test_what_is_wrong_is_one_line(
@@ -93,6 +95,19 @@ def test_a_type_says_it_all(
     assert main(["quantize", str(dense), str(out), "--type", "Q4_0", *words]) == 2
     assert f"Q4_0 says how numbers are rounded: leave {said} out" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_names_of_what_is_written(dense: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Capitals change nothing; into the model's own folder nothing is written."""
+    assert main(["quantize", str(dense), str(tmp_path / "o.GGUF")]) == 2
+    assert "--type says which" in capsys.readouterr().err
+    assert main(["quantize", str(dense), str(tmp_path / "o.GGUF"), "--type", "Q8_0"]) == 0
+    (made,) = tmp_path.iterdir()
+    assert made.name == "o.GGUF"
+    before = sorted(path.name for path in dense.iterdir())
+    assert main(["quantize", str(dense), str(dense / "inner"), "--method", "int8"]) == 2
+    assert "lies in the model's own folder" in capsys.readouterr().err
+    assert sorted(path.name for path in dense.iterdir()) == before
 
 
 def test_what_is_no_model_is_called_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -30,8 +30,8 @@ def open_checkpoint(path: str | Path, headers: bool = False) -> Checkpoint:
         from octavo.checkpoints.safetensors import open_folder
 
         return open_folder(path, headers)
-    if path.suffix in PICKLES:
-        raise CheckpointError(f"{path.name} is {why_no_pickle(str(path.parent))}")
-    from octavo.checkpoints.gguf import open_gguf
+    from octavo.checkpoints.gguf import begins_as_gguf, open_gguf
 
+    if path.suffix in PICKLES and not begins_as_gguf(path):
+        raise CheckpointError(f"{path.name} is {why_no_pickle(str(path.parent))}")
     return open_gguf(path, headers)

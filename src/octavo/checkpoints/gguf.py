@@ -24,6 +24,8 @@ from octavo.checkpoints.base import LazyTensors, MappedFile, StoredTensor, short
 from octavo.checkpoints.content import hash_files
 from octavo.errors import CheckpointError
 
+MAGIC = b"GGUF"
+
 GGML_TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -254,9 +256,18 @@ def metadata_bytes(path: Path) -> dict[str, bytes]:
     return found
 
 
+def begins_as_gguf(path: Path) -> bool:
+    """Whether a file begins as GGUF files do, whatever its name is; False where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
+
+
 def _header(cursor: _Cursor) -> tuple[int, int]:
     magic = cursor.raw[:4]
-    if magic != b"GGUF":
+    if magic != MAGIC:
         raise CheckpointError(f"{cursor.file_name} is not a GGUF file: it begins with {magic!r}, not b'GGUF'")
     cursor.take(4)
     version = cursor.number(_U32)

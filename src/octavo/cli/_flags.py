@@ -29,7 +29,7 @@ DEFAULT_MODEL = "smollm2"
 
 ENGINE_HELP = {
     "tokenizer": "Where to take the tokenizer from: an alias, file, folder or hub id.",
-    "dtype": "auto (weights as stored), float32 (nothing quantized), float16 or bfloat16.",
+    "dtype": "auto (weights as stored), float32 (widened; activations exact), float16 or bfloat16.",
     "quantization": "What 16-bit weights become when loaded: int8, eetq, int4, nf4, fp8. Others say it.",
     "tensor_parallel_size": "GPUs that share the model; only 1 is supported yet.",
     "speculative_config": 'Draft tokens, and verify them, such as {"method": "ngram"}: the same answers.',

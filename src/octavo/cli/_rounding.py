@@ -31,7 +31,8 @@ class RoundingFlags:
     symmetric: Annotated[
         bool | None,
         typer.Option(
-            "--symmetric/--asymmetric", help="Without or with zero points, where the method has a choice."
+            "--symmetric/--asymmetric",
+            help="rtn and gptq: without zero points, the default, or with them.",
         ),
     ] = None
     act_order: Annotated[
@@ -94,16 +95,27 @@ class TextFlags:
         Path | None, typer.Option("--calibration", help="A text like what the model will read (UTF-8).")
     ] = None
     calibration_samples: Annotated[
-        int, typer.Option("--calibration-samples", help="Pieces of the text that are read.")
-    ] = 64
-    calibration_length: Annotated[int, typer.Option("--calibration-length", help="Tokens of each piece.")] = (
-        512
-    )
+        int | None,
+        typer.Option("--calibration-samples", help="Pieces of the text that are read; 64 unless said."),
+    ] = None
+    calibration_length: Annotated[
+        int | None, typer.Option("--calibration-length", help="Tokens of each piece; 512 unless said.")
+    ] = None
 
     def text(self) -> Calibration | None:
-        """What was said; None: nothing."""
+        """What was said; None: nothing.
+
+        Raises:
+            InvalidRequestError: how a text is read is said, but not which.
+        """
         from octavo.quantize.calibration import Calibration
 
+        said = {"samples": self.calibration_samples, "length": self.calibration_length}
+        known = {name: value for name, value in said.items() if value is not None}
         if self.calibration is None:
+            for name, value in known.items():
+                raise InvalidRequestError(
+                    f"--calibration-{name} {value} says how a text is read, but there is no --calibration"
+                )
             return None
-        return Calibration(self.calibration, self.calibration_samples, self.calibration_length)
+        return Calibration(self.calibration, **known)

@@ -47,9 +47,10 @@ def quantize(
     from octavo.quantize.asked import Asked
     from octavo.quantize.job import quantize as make
 
-    if out.suffix == ".gguf" and not kind:
+    gguf = out.suffix.lower() == ".gguf"
+    if gguf and not kind:
         raise InvalidRequestError(f"{out} is a GGUF file: --type says which (Q4_0, Q8_0, Q4_K_M ...)")
-    if kind and out.suffix != ".gguf":
+    if kind and not gguf:
         raise InvalidRequestError(f"--type writes a GGUF file: call it {out}.gguf")
     if kind and (said := rounding.said()):
         raise InvalidRequestError(f"{kind} says how numbers are rounded: leave {said[0]} out")

@@ -17,6 +17,8 @@ def _check(asked: Asked) -> None:
     """
     if asked.target.exists():
         raise InvalidRequestError(f"{asked.target} is there already: name another, or remove it", "out")
+    if asked.source.is_dir() and asked.target.resolve().is_relative_to(asked.source.resolve()):
+        raise InvalidRequestError(f"{asked.target} lies in the model's own folder: name another", "out")
     if asked.requantize and asked.source.is_dir():
         raise InvalidRequestError("--allow-requantize is for GGUF files: leave it out", "allow_requantize")
     if not asked.kind and not asked.source.is_dir():
