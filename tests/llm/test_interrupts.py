@@ -47,8 +47,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_words(save_tiny_llama(tmp_path_factory.mktemp("tiny-llama")))
 
 
+@pytest.fixture(autouse=True)
+def as_in_a_terminal() -> Iterator[None]:
+    """SIGINT raises: what a script starts in its background inherits that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.fixture
-def llm(folder: Path) -> Iterator[LLM]:
+def llm(folder: Path, as_in_a_terminal: None) -> Iterator[LLM]:
     made = LLM(str(folder), **OPTIONS)
     yield made
     made._core.check_integrity()
