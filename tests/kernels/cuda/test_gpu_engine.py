@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import json
 import math
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -167,6 +170,23 @@ def test_rows_of_the_whole_engine(name: str) -> None:
     speed = gpu("speed")
     (row,) = gpu("whole").made(name, "cpu", "float32", speed.SMALL, speed.Ceilings(1e9, 1e9))
     assert row.value > 0
+
+
+def test_a_reader_told_late_costs_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All tokens come in one output: seconds and steps are the engine's."""
+
+    class Late:
+        async def generate(self, *_: object) -> AsyncIterator[Any]:
+            times = SimpleNamespace(first_token_time=1.0, last_token_time=3.0)
+            yield SimpleNamespace(
+                metrics=times, finished=True, outputs=[SimpleNamespace(token_ids=range(40))]
+            )
+
+        def shutdown(self) -> None: ...
+
+    monkeypatch.setattr("octavo.async_llm.AsyncLLM.from_engine_args", lambda _: Late())
+    made = gpu("whole").timed_answer("cpu", "float32", tmp_path, gpu("speed").SMALL, 40)
+    assert asyncio.run(made) == (2.0, 39)
 
 
 def events(*values: Any) -> list[str]:
