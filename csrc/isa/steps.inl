@@ -26,6 +26,7 @@ SIMD VI with_third(VI x, VI bits, int quad) {
 #ifdef VNNI256
 enum { PAIRED = 0 };
 SIMD void add_products(VI& sum, VI x, const int8_t* q) { sum = DPBUSD(sum, x, quad(q, 0)); }
+SIMD Lanes load_steps(const uint8_t* p, int rows) { return (Lanes)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p + rows)); }
 #else
 #define SPREADS_STEPS
 enum { PAIRED = 1 }; // 8 products of at most 7 x 128 fit int16
@@ -34,7 +35,6 @@ SIMD void add_products(VI& sum, VI x, const int8_t* q) {
     KEEP(sum);
 }
 #endif
-SIMD Lanes load_steps(const uint8_t* p, int rows) { return (Lanes)_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i*)p + rows)); }
 #else
 typedef uint16_t StepPairs __attribute__((vector_size(64)));
 SIMD VI step_bytes(const uint8_t* p, int) {
