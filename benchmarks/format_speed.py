@@ -1,6 +1,7 @@
 """How fast one stream decodes in each number format, beside how fast its bytes could be read.
 
     .venv/bin/python benchmarks/format_speed.py [--peer-python PYTHON] [--rounds 3] [--write]
+    .venv/bin/python benchmarks/format_speed.py --folder FOLDER --keep [--rounds 0]
 
 A model of TinyLlama's shape with random weights (peers/synthetic.py) comes into each format as formats.py
 brings models there. Each decodes in a process of its own, all of them once a round; a figure is the median
@@ -8,6 +9,9 @@ over the rounds of the median step's. bytes are what a greedy step reads: the we
 8-bit head five bits, and the KV. A format's bandwidth is bytes x tok/s, and its share that of the fastest
 format's. cache is what its loop reaches on weights that stay in a cache, in tok/s. Integer formats should
 have a share of 85 %; NF4 and FP8, whose loops look codes up, that or 80 % of cache, whichever is less.
+
+Making the files takes longer than measuring, and needs one core: with --keep they stay in --folder, and those
+that lie there are taken; --rounds 0 makes them and measures nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -102,9 +107,21 @@ def judged(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> dict[str, dict[st
     return forms
 
 
+@contextmanager
+def kept_in(folder: Path | None, keep: bool) -> Iterator[Path]:
+    """Where the files lie: the folder itself, or one in it that goes."""
+    if keep and folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=folder) as temporary:
+        yield Path(temporary)
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory(prefix="octavo-formats-", dir=options.folder) as folder:
-        every = made(str(shipped(TINYLLAMA)), Path(folder), options.peer_python)
+    """Every format's figures and runs; of no rounds nothing."""
+    with kept_in(options.folder, options.keep) as folder:
+        every = made(str(shipped(TINYLLAMA)), folder, options.peer_python)
         forms = [form for form in every if form.dtype == "auto"]
         runs: dict[str, list[dict[str, Any]]] = {form.name: [] for form in forms}
         with count_progress("formats decoding") as progress:
@@ -113,7 +130,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 runs[form.name].append(in_a_process(form, options.threads))
                 progress(place + 1, options.rounds * len(forms))
     return {
-        "forms": judged(runs),
+        "forms": judged(runs) if options.rounds else {},
         "runs": {name: [run["tok_s"] for run in each] for name, each in runs.items()},
     }
 
@@ -135,13 +152,18 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="format_speed")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--folder", help="where files of the model may lie meanwhile (12 GB)")
+    parser.add_argument("--folder", type=Path, help="where files of the model may lie meanwhile (12 GB)")
+    parser.add_argument("--keep", action="store_true", help="leave them there, and take those that lie there")
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/format_speed-*.json")
     parser.add_argument("--one", help=argparse.SUPPRESS)
     parser.add_argument("--method", help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.keep and options.folder is None:
+        parser.error("--keep needs a --folder")
+    if options.write and not options.rounds:
+        parser.error("no rounds measure nothing to write")
     if options.one:
         print(json.dumps(one(options.one, options.method, options.threads)))
         return 0
@@ -151,6 +173,8 @@ def main(arguments: Sequence[str]) -> int:
     except (OctavoError, RuntimeError) as error:
         print(f"format_speed: {error}", file=sys.stderr)
         return 1
+    if not options.rounds:
+        return 0
     result = report("format_speed", sys.argv, {"settings": settings, **found})
     return conclude(result, table(result), False, options.json, options.write)
 

@@ -65,7 +65,7 @@ class Form:
 
 
 def made(model: str, folder: Path, peer_python: str | None, names: Collection[str] = ()) -> Iterator[Form]:
-    """The forms of a model, as their files are written: the 16-bit one first.
+    """The forms of a model, as their files are written: the 16-bit one first. One that lies there is taken.
 
     Args:
         peer_python: a Python that has llama_cpp; None: one is looked for.
@@ -74,8 +74,9 @@ def made(model: str, folder: Path, peer_python: str | None, names: Collection[st
     """
     wanted = set(names)
     base = folder / "f16.gguf"
-    with saying(f"writing {model} in 16 bits"):
-        quantize(Asked(resolve(model), base, kind="F16", requantize=True))
+    if not base.exists():
+        with saying(f"writing {model} in 16 bits"):
+            quantize(Asked(resolve(model), base, kind="F16", requantize=True))
     yield Form(BASE, base)
     for method in ON_LOAD:
         yield Form(method, base, method)
@@ -83,8 +84,9 @@ def made(model: str, folder: Path, peer_python: str | None, names: Collection[st
         if wanted and wanted.isdisjoint((kind, f"{kind}, float32")):
             continue
         path = folder / f"{kind}.gguf"
-        with saying(f"making {kind}"):
-            quantize(Asked(base, path, kind=kind))
+        if not path.exists():
+            with saying(f"making {kind}"):
+                quantize(Asked(base, path, kind=kind))
         yield Form(kind, path)
         if kind == INT8:
             yield Form(INT8_EXACT, path, dtype="float32")
@@ -98,14 +100,24 @@ def made(model: str, folder: Path, peer_python: str | None, names: Collection[st
         if wanted and kind not in wanted:
             continue
         path = folder / f"{kind}.gguf"
-        with saying(f"{kind} by llama.cpp"):
-            command = [python, str(REQUANTIZE), str(base), str(path), "--type", kind]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            last = (done.stderr.strip().splitlines() or ["no word"])[-1]
-            print(f"{kind} is left out: {last}", file=sys.stderr)
+        failed = None if path.exists() else made_by_llama_cpp(python, base, path, kind)
+        if failed:
+            print(f"{kind} is left out: {failed}", file=sys.stderr)
             continue
         yield Form(kind, path)
+
+
+def made_by_llama_cpp(python: str, base: Path, path: Path, kind: str) -> str | None:
+    """Write llama.cpp's file of a type, whole or not at all. Returns its last line if it fails."""
+    part = path.with_suffix(".part")
+    with saying(f"{kind} by llama.cpp"):
+        command = [python, str(REQUANTIZE), str(base), str(part), "--type", kind]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        part.unlink(missing_ok=True)
+        return (done.stderr.strip().splitlines() or ["no word"])[-1]
+    part.rename(path)
+    return None
 
 
 def scored(forms: Sequence[Form], options: argparse.Namespace) -> list[Measured]:

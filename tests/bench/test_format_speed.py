@@ -108,14 +108,25 @@ def test_every_form_is_measured(
     monkeypatch.setattr(speed, "shipped", lambda _: Path("model.gguf"))
     monkeypatch.setattr(speed, "in_a_process", lambda form, _: run(10.0 + len(form.name), 1000.0, 40.0))
     monkeypatch.setattr(formats, "resolve", Path)
-    monkeypatch.setattr(formats, "quantize", lambda asked: None)
+    made = list[str]()
+    monkeypatch.setattr(formats, "quantize", lambda asked: (made.append(asked.kind), asked.target.touch()))
     monkeypatch.setattr(formats, "python_with", lambda *_: sys.executable)
-    (nothing := tmp_path / "nothing.py").touch()
-    monkeypatch.setattr(formats, "REQUANTIZE", nothing)
+    (copies := tmp_path / "copies.py").write_text("import shutil, sys; shutil.copy(*sys.argv[1:3])")
+    monkeypatch.setattr(formats, "REQUANTIZE", copies)
     assert speed.main(["--rounds", "2", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["forms"]) == [formats.BASE, *formats.ON_LOAD, *formats.MADE, *formats.READ]
     assert found["runs"]["nf4"] == [13.0, 13.0]
+    folder, once = tmp_path / "kept", [*made]
+    keep = ["--folder", str(folder), "--keep"]
+    assert speed.main([*keep, "--rounds", "0"]) == 0
+    assert capsys.readouterr().out == ""
+    kept = sorted(path.stem for path in folder.iterdir())
+    assert kept == sorted([formats.BASE, *formats.MADE, *formats.READ])
+    copies.write_text("raise SystemExit('made again')")
+    assert speed.main([*keep, "--rounds", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["runs"].keys() == found["runs"].keys()
+    assert made == [*once, *once]
 
 
 def test_files_are_named(tmp_path: Path) -> None:
