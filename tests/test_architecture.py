@@ -57,8 +57,9 @@ TORCH_ROOMS = ("kernels/cuda",)
 # else is an appendix, found by a registry or given as an argument.
 _READ_FIRST = """
     errors checks params params.declare params.sampling params.outputs params.structured params.beams
-    params.bias config.scheduler engine.request engine.step_plan engine.scheduler engine.budget
-    engine.step_builder engine.admission engine.turns engine.continuation engine.core engine.stats
+    params.bias config.scheduler engine.request engine.step_plan engine.scheduler engine.draft_book
+    engine.budget engine.step_builder engine.admission engine.turns engine.continuation engine.core
+    engine.stats
     engine.page_pool engine.page_keys engine.prefix_cache engine.page_group engine.sources engine.kv_manager
     engine.integrity runtime.runner runtime.states runtime.simple_batches kernels.ops kernels.types
     kernels.operations

@@ -59,6 +59,11 @@ def test_older_arguments_of_speculation_are_mapped(options: dict[str, Any], want
         EngineArgs("m", **options, speculative_config={"method": "ngram"})
 
 
+def test_a_number_of_drafted_tokens_needs_who_drafts() -> None:
+    with pytest.raises(InvalidRequestError, match="num_speculative_tokens needs a speculative_model"):
+        EngineArgs("m", num_speculative_tokens=4)
+
+
 @pytest.mark.parametrize("name", ["num_sliding_pages", "num_local_pages"])
 def test_an_older_name_is_taken(name: str) -> None:
     assert EngineArgs("m", **{name: 700}).config.num_sliding_pages == 700

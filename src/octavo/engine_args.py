@@ -154,6 +154,10 @@ def _one_speculation(options: dict[str, Any]) -> dict[str, Any]:
         raise InvalidRequestError(
             f"{next(iter(older))} and speculative_config exclude each other", "speculative_config"
         )
+    if older and "speculative_model" not in older:
+        raise InvalidRequestError(
+            f"{next(iter(older))} needs a speculative_model beside it", next(iter(older))
+        )
     if older:
         options["speculative_config"] = {_SPECULATION[name]: value for name, value in older.items()}
     return options

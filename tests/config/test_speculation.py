@@ -54,7 +54,10 @@ def test_ways_to_verify(method: str | None, rejecting: bool) -> None:
         ({"method": "ngram", "num_speculative_tokens": True}, "whole number from 1 to 64, not True"),
         ({"method": "ngram", "num_speculative_tokens": "5"}, "whole number from 1 to 64, not '5'"),
         ({"method": "ngram", "prompt_lookup_max": "x"}, "prompt_lookup_max must be"),
-        ({"method": "ngram", "tokens": 5}, "'tokens'"),
+        (
+            {"method": "ngram", "tokens": 5},
+            "has no 'tokens' with this method; it takes: .*, policy",
+        ),
         ({"method": "ngram", "policy": "often"}, "policy must be auto or fixed, not 'often'"),
         (
             {"method": "ngram", "rejection_sample_method": "typical"},
@@ -64,7 +67,12 @@ def test_ways_to_verify(method: str | None, rejecting: bool) -> None:
         ({"method": "ngram", "model": "smollm2"}, "model is for method 'draft': ngram drafts without one"),
         ({"method": "suffix", "model": "ngram"}, "suffix drafts without one"),
         ({"method": "draft"}, "needs a model for method 'draft'"),
-        ({"method": "draft", "model": "m", "draft_tensor_parallel_size": 2}, "from 1 to 1, not 2"),
+        (
+            {"method": "draft", "model": "m", "draft_tensor_parallel_size": 2},
+            "_parallel_size must be 1, not 2",
+        ),
+        ({"method": "eagle", "model": "m"}, "has the method 'eagle'; there are: .*ngram"),
+        ({"method": "suffix", "suffix_decoding_use_tree_spec": "yes"}, "must be true or false, not 'yes'"),
         ({"method": "self", "model": "m"}, "model is for method 'draft': self drafts without one"),
         ({"method": "self", "layers": -1}, "layers must be a whole number"),
         ({"model": ""}, "model must be a model's name"),

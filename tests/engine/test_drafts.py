@@ -15,7 +15,7 @@ from octavo.config import SchedulerConfig
 from octavo.engine.drafts import Drafts, in_turns
 from octavo.engine.kv_manager import KVManager
 from octavo.engine.page_pool import IntegrityError
-from octavo.engine.request import Request
+from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_builder import StepBuilder
 from octavo.engine.step_plan import StepResult
@@ -216,20 +216,50 @@ def test_thirty_two_rows_lose_nothing_by_five_wrong_drafts_each(depth: int) -> N
 
 
 def test_what_was_verified_is_counted() -> None:
-    """By row and step, by place, and for each request."""
+    """By row and step, by place, and in what is said of each request."""
     h = Harness(num_pages=40, propose=oracle_drafts(64, 4))
     updates = []
     h.add([1, 2, 3, 4, 5], GREEDY)
     while h.core.has_unfinished():
         updates += h.step()
     steps = [step for plan in h.executor.plans for step in plan.steps if step.drafts]
-    counts, metrics = h.core.stats().drafts, updates[-1].metrics
+    counts = h.core.stats().drafts
     assert counts.drafts == len(steps)
     assert counts.draft_tokens == sum(len(step.drafts) for step in steps)
     assert counts.accepted_tokens == 30 - len(h.executor.plans) == sum(counts.accepted_at)
     assert counts.accepted_at == sorted(counts.accepted_at, reverse=True)
-    assert metrics.accepted_prediction_tokens == counts.accepted_tokens > 5
-    assert metrics.rejected_prediction_tokens == counts.draft_tokens - counts.accepted_tokens > 5
+    assert sum(update.accepted for update in updates) == counts.accepted_tokens > 5
+    assert sum(update.drafted for update in updates) == counts.draft_tokens > counts.accepted_tokens + 5
+
+
+def test_what_lies_behind_a_stop_token_was_drafted_in_vain() -> None:
+    """Wherever it ends: of a draft that is right as a whole, the answer's own tokens were accepted."""
+
+    def right(tokens: Sequence[int], seed: int) -> Sequence[int]:
+        known = list(tokens)
+        for _ in range(8):
+            known.append(Toy().next_token(fingerprints(known)[-1], seed, 0, GREEDY, False))
+        return known[len(tokens) :]
+
+    def answered(params: SamplingParams) -> tuple[list[int], Harness, list[RequestUpdate]]:
+        h, updates = Harness(num_pages=40, propose=right), list[RequestUpdate]()
+        h.add([1, 2, 3, 4, 5], params)
+        while h.core.has_unfinished():
+            updates += h.step()
+        return [token.token_id for update in updates for token in update.tokens], h, updates
+
+    whole, _, _ = answered(GREEDY)
+    behind = 0
+    for place in range(3, 24):
+        stopping = GREEDY.replace(stop_token_ids=[whole[place]])
+        tokens, h, updates = answered(stopping)
+        assert tokens == whole[: whole.index(whole[place]) + 1]
+        counts = h.core.stats().drafts
+        accepted = sum(update.accepted for update in updates)
+        assert counts.accepted_tokens == accepted == sum(counts.accepted_at) <= len(tokens) - 1
+        assert h.core.stats().generated_tokens == len(tokens)
+        behind += counts.draft_tokens > accepted
+    assert behind > 10
 
 
 # --- how it is done -----------------------------------------------------------------------------------

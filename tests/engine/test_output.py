@@ -107,6 +107,25 @@ def test_news_that_nobody_takes_merge() -> None:
     assert text.output() is None
 
 
+@pytest.mark.parametrize(
+    ("stop", "text", "counts"), [("cd", "ab", (3, 3)), ("f", "abcde", (4, 2)), ("x", "abcdef", (4, 2))]
+)
+def test_drafted_tokens_behind_a_stop_string_count_as_rejected(
+    stop: str, text: str, counts: tuple[int, int]
+) -> None:
+    """One token comes with the prompt, then six of a step that has accepted four of six drafted ones."""
+    first, verified, late = news(letters("a")), news(letters("bcdef")), news(letters("ghijk"))
+    verified.drafted, verified.accepted = 6, 4
+    late.drafted, late.accepted = 4, 4
+    first.metrics = late.metrics = verified.metrics
+    found, stopped = outputs_of([first, verified, *([late] if stop != "x" else [])], stop=[stop])
+    assert found[-1].outputs[0].text == text
+    assert bool(stopped) is (stop != "x")
+    metrics = found[-1].metrics
+    assert metrics is not None
+    assert (metrics.accepted_prediction_tokens, metrics.rejected_prediction_tokens) == counts
+
+
 def test_n_completions_come_under_one_id() -> None:
     updates = [
         news(letters("a"), index=1),

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from octavo import LLM, SamplingParams
-from octavo.assembly.planning import plan
+from octavo.assembly.loading import load
+from octavo.assembly.planning import outline, plan
 from octavo.engine_args import EngineArgs
 from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.select import native_available
@@ -50,6 +51,8 @@ def test_older_names(folder: Path, drafter: Path) -> None:
     answers = [one.generate(PROMPT, PARAMS, use_tqdm=False)[0].outputs[0] for one in (llm, plain)]
     assert answers[0].token_ids == answers[1].token_ids
     assert "draft model" in llm._loaded.phases
+    assert llm._loaded.facts["drafts"] == "draft"
+    assert "drafts" not in plain._loaded.facts
 
 
 def test_it_may_know_other_numbers_of_padding_words(folder: Path, drafter: Path, tmp_path: Path) -> None:
@@ -151,6 +154,14 @@ def test_other_mistakes(folder: Path, config: dict[str, Any], message: str) -> N
         plan(EngineArgs(str(folder), speculative_config=config, device="cpu", **OPTIONS).config)
 
 
+def test_a_name_that_is_none_is_said_before_weights_are_read(folder: Path) -> None:
+    phases = list[str]()
+    config = EngineArgs(str(folder), speculative_config=config_of("no-such-model"), **OPTIONS).config
+    with pytest.raises(InvalidRequestError, match="no-such-model"):
+        load(config, lambda phase, seconds: phases.append(phase))
+    assert phases == []
+
+
 def test_a_drafter_with_an_encoder(folder: Path, tmp_path: Path) -> None:
     encoder = save_words(make_folder("t5", tmp_path))
     with pytest.raises(InvalidRequestError, match=r"has an encoder|another tokenizer"):
@@ -184,6 +195,16 @@ def test_the_plan_counts_both_models(folder: Path, drafter: Path, page_size: int
     assert planned.budget.kv_cache + planned.rows == pytest.approx(allocated, rel=0.03)
     assert planned.budget.weights == loaded.memory.weights
     assert planned.activations == loaded.runner.activation_bytes > drafts.activation_bytes > 0
+
+
+def test_the_outline_counts_both_models(folder: Path, drafter: Path) -> None:
+    """Of any machine: octavo plan --machine."""
+    config = {"speculative_config": config_of(drafter)}
+    both, alone = outline(EngineArgs(str(folder), **config).config), outline(EngineArgs(str(folder)).config)
+    of_drafter = outline(EngineArgs(str(drafter)).config)
+    assert both.weights == alone.weights + of_drafter.weights
+    assert both.bytes_per_token == alone.bytes_per_token + of_drafter.bytes_per_token
+    assert both.parameters == alone.parameters
 
 
 def tokens_from_disk(folder: Path, pages: Path, config: dict[str, Any] | None) -> int:

@@ -94,6 +94,8 @@ def test_a_prediction_is_looked_up(folder: Path) -> None:
     assert plain.generate([11, 12, 13], told, use_tqdm=False)[0].outputs[0].token_ids == known
     as_text = params.replace(speculative={"prediction": {"type": "content", "content": "w5"}})
     assert llm.generate([11, 12, 13], as_text, use_tqdm=False)[0].outputs[0].token_ids == known
+    with pytest.raises(InvalidRequestError, match="prediction is not valid Unicode text"):
+        llm.generate([1], params.replace(speculative={"prediction": "\ud800"}), use_tqdm=False)
     with pytest.raises(InvalidRequestError, match=r"speculative\.k must be an integer"):
         plain.generate([1], params.replace(speculative={"k": -1}), use_tqdm=False)
 

@@ -28,6 +28,7 @@ class Drafter:
         most: tokens of a row's draft.
         loose: pages of each row that are no request's (runtime.draft_pages).
         content: names the model in the prefix cache's file.
+        method: who drafts, a model or not; "": nobody. cut: Checkpoint.cut of the model's file.
     """
 
     drafting: Drafting | None = None
@@ -36,6 +37,13 @@ class Drafter:
     most: int = 0
     loose: int = 0
     content: ContentHash | None = field(default=None, repr=False)
+    method: str = ""
+    cut: tuple[int, int] | None = None
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the lines of a start should say of it."""
+        return {"drafts": self.method} if self.method else {}
 
     def pages(self, max_num_seqs: int) -> int:
         """Pages that are no request's, of all rows."""
@@ -73,7 +81,7 @@ def drafter_of(
     asked = read_speculation(user.speculative_config)
     find = asked.proposer.drafting
     if find is None:
-        return Drafter()
+        return Drafter(method=asked.method)
     named = _Named(user, backend, asked.model, planned) if asked.model is not None else None
     model = None if named is None else named.load(tokenizer)
     drafting = find(target, model, asked.options)
@@ -88,20 +96,43 @@ def drafter_of(
         asked.most,
         loose_pages(asked.most, user.page_size),
         None if named is None else named.content,
+        asked.method,
+        None if named is None else named.cut,
     )
+
+
+def find_drafter(user: EngineConfig) -> None:
+    """Find the files of the model that drafts, where one is named: before the target's weights are read.
+
+    Raises:
+        InvalidRequestError: it is not there.
+    """
+    from octavo.checkpoints.sources import resolve as find
+    from octavo.config.speculation import read_speculation
+
+    if user.speculative_config is None:
+        return
+    asked = read_speculation(user.speculative_config)
+    if asked.model is None:
+        return
+    try:
+        find(asked.model)
+    except (CheckpointError, OSError) as error:
+        raise _wrong(f"model {asked.model!r}: {error}") from None
 
 
 class _Named:
     """The model that speculative_config names.
 
     Attributes:
-        nbytes: of its weights. content: where the prefix cache is kept on disk.
+        nbytes: of its weights. content: where the prefix cache is kept on disk. cut: Checkpoint.cut.
     """
 
     def __init__(self, user: EngineConfig, backend: Backend, name: str, planned: bool) -> None:
         self._user, self._backend, self._name, self._planned = user, backend, name, planned
         self.nbytes = 0
         self.content: ContentHash | None = None
+        self.cut: tuple[int, int] | None = None
 
     def load(self, tokenizer: Tokenizer | None) -> Model:
         """
@@ -121,9 +152,11 @@ class _Named:
         from octavo.models.load import load_model, outline_model
         from octavo.models.registry import EncoderDecoder
 
-        user, path = self._user, find(self._name)
+        # A plan of a machine, which has no tokenizer, pulls no weights of a hub id.
+        user, path = self._user, find(self._name, weights=tokenizer is not None or not self._planned)
         checkpoint = open_checkpoint(path, headers=self._planned)
         self.content = None if self._planned else content_hash(user, checkpoint)
+        self.cut = checkpoint.cut
         if tokenizer is not None:
             own = replace(user, tokenizer=None, chat_template=None)
             check_same_words(tokenizer, tokenizer_and_template(own, checkpoint, path)[0], self._name)

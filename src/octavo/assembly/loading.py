@@ -102,7 +102,6 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.assembly.speculation import choose_policy, kinds_of, speculation_of
     from octavo.assembly.tokenizer import tokenizer_and_template
     from octavo.checkpoints import open_checkpoint
-    from octavo.checkpoints.sources import resolve as find
     from octavo.models.load import load_model
     from octavo.runtime.free_memory import seconds_to_copy
     from octavo.runtime.heaps import return_freed
@@ -110,7 +109,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     from octavo.runtime.page_moves import PageMoves
 
     phases = _Phases(progress)
-    path = find(user.model)
+    path = _found(user)
     phases.done("resolve")
     checkpoint = open_checkpoint(path)
     content = content_hash(user, checkpoint)
@@ -130,7 +129,7 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
     specs = [*page_specs(model, backend, user), *drafter.specs]
     free, shape = free_memory_of(user, model, backend), Shape.of(model, backend, specs)
     memory, config = budget_of(user, shape, weight_bytes + drafter.weights, free)
-    facts |= {**shortened(user, shape, config), "dtype": weights_format(user, checkpoint)}
+    facts |= {**drafter.facts, **shortened(user, shape, config), "dtype": weights_format(user, checkpoint)}
     cache = cache_of(memory, config, backend, specs, drafter.pages(config.max_num_seqs))
     if swap := memory.num_swap_pages:  # the scheduler weighs a copy against computing the pages again
         each = seconds_to_copy(cache.kv, cache.first_block)
@@ -151,6 +150,16 @@ def load(user: EngineConfig, progress: Progress | None = None) -> Loaded:
         user, config, path, tokenizer, template, backend, model, memory, runner, phases.seconds, begin,
         generation, pages, facts, speculation,
     )  # fmt: skip
+
+
+def _found(user: EngineConfig) -> Path:
+    """The model's file or folder. That of one that drafts is looked for, too, before anything is read."""
+    from octavo.assembly.drafting import find_drafter
+    from octavo.checkpoints.sources import resolve
+
+    path = resolve(user.model)
+    find_drafter(user)
+    return path
 
 
 def _generation(path: Path, model: Model) -> tuple[Mapping[str, Any], tuple[int, ...]]:

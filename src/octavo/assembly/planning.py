@@ -41,7 +41,7 @@ class Planned:
         activations: bytes of a step's buffers. rows: of the running requests' tokens and tables, and of
             what drafts are proposed from.
         tokenizer: the model's, where its files are there; what the process holds includes it.
-        cut: Checkpoint.cut.
+        cut: Checkpoint.cut of the model's file, or of that of the one that drafts.
     """
 
     budget: Budget
@@ -84,14 +84,18 @@ def plan(user: EngineConfig, free: int | None = None) -> Planned:
     drafts = drafts_of(drafter, config, backend, cache)
     activations = runner.activation_bytes + (0 if drafts is None else drafts.activation_bytes)
     rows = runner.state_bytes + proposer_bytes(user, config, drafter, specs)
-    return Planned(budget, config, activations, rows, tokenizer, checkpoint.cut)
+    cut = checkpoint.cut or drafter.cut
+    return Planned(budget, config, activations, rows, tokenizer, cut)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
     """A model's weights as they would be kept, and its keys and values of one token, both in bytes.
 
+    A model that drafts for it is counted in both.
+
     Attributes:
+        parameters: of the model alone.
         model: without its numbers. backend: that would pack them. kv_dtype: as KVSpec names it.
     """
 
@@ -117,7 +121,9 @@ def outline(user: EngineConfig) -> Outlined:
     checkpoint = open_checkpoint(find(user.model, weights=False), headers=True)
     model, weights, backend = _outline(user, checkpoint)
     parameters = _outline(replace(user, dtype="float32", quantization=None), checkpoint)[1] // 4
-    specs = page_specs(model, backend, user)
+    drafter = drafter_of(user, backend, model, None, planned=True)
+    weights += drafter.weights
+    specs = [*page_specs(model, backend, user), *drafter.specs]
     per_token = sum(spec.bytes_per_token for spec in specs)
     return Outlined(weights, parameters, per_token, model, backend, specs[0].dtype)
 

@@ -185,7 +185,7 @@ def speculate(
     temperature: float = typer.Option(0.0, "--temperature", help="Of the draws.", min=0.0),
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """Measure what --speculative-config gains on your prompts, one at a time, and why."""
+    """Measure what --speculative-config (else "ngram") gains on your prompts, one at a time, and why."""
     from octavo.bench.speculate import Speculating, conversations, speculate
 
     talks = conversations(prompts)[:limit]

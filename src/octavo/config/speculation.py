@@ -22,6 +22,8 @@ DRAFT = "draft"
 ALIASES = {"[ngram]": "ngram", "draft_model": DRAFT}
 """vLLM's names of methods, where they are not those of files."""
 POLICIES = ("auto", "fixed")
+COUNT, POLICY, VERIFYING = COMMON = ("num_speculative_tokens", "policy", "rejection_sample_method")
+"""What every method takes."""
 REJECTIONS = {"strict": False, "probabilistic": True, "standard": True}
 """vLLM's names of ways to verify -> whether drafts are put to the p/q test; "standard" is its later name."""
 
@@ -72,21 +74,22 @@ def read_speculation(given: Mapping[str, object]) -> Speculative:
         name = model if model in ("ngram", "[ngram]") else DRAFT
     name = ALIASES.get(name, name) if isinstance(name, str) else name
     model = None if ALIASES.get(str(model), model) == name else model  # older versions said it twice
-    if model is not None and name != DRAFT:
+    proposer = method(name)
+    if model is not None and not proposer.names_model:
         raise _wrong(f"model is for method {DRAFT!r}: {name} drafts without one")
-    if model is None and method(name).names_model:
+    if model is None and proposer.names_model:
         raise _wrong(f"needs a model for method {name!r}: the one that drafts")
-    proposer, most = method(name), values.pop("num_speculative_tokens", DEFAULT_TOKENS)
+    most = values.pop(COUNT, DEFAULT_TOKENS)
     if isinstance(most, bool) or not isinstance(most, int) or not 1 <= most <= MOST_DRAFTED:
-        raise _wrong(f"num_speculative_tokens must be a whole number from 1 to {MOST_DRAFTED}, not {most!r}")
-    policy = values.pop("policy", "auto")
+        raise _wrong(f"{COUNT} must be a whole number from 1 to {MOST_DRAFTED}, not {most!r}")
+    policy = values.pop(POLICY, "auto")
     if policy not in POLICIES:
-        raise _wrong(f"policy must be {' or '.join(POLICIES)}, not {policy!r}")
-    verifying = values.pop("rejection_sample_method", "strict")
+        raise _wrong(f"{POLICY} must be {' or '.join(POLICIES)}, not {policy!r}")
+    verifying = values.pop(VERIFYING, "strict")
     if not isinstance(verifying, str) or verifying not in REJECTIONS:
-        raise _wrong(f"rejection_sample_method must be strict or probabilistic, not {verifying!r}")
+        raise _wrong(f"{VERIFYING} must be strict or probabilistic, not {verifying!r}")
     rejecting, auto = REJECTIONS[verifying], policy == "auto"
-    return Speculative(str(name), most, auto, rejecting, model, proposer.settings(values))
+    return Speculative(str(name), most, auto, rejecting, model, proposer.settings(values, COMMON))
 
 
 def check_speculation(given: Mapping[str, object] | None) -> None:

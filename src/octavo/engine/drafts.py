@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from octavo.config.scheduler import SchedulerConfig
+from octavo.engine.draft_book import DraftBook
 from octavo.engine.kv_manager import KVManager
-from octavo.engine.request import Request
-from octavo.engine.scheduler import DraftBook
+from octavo.engine.request import Request, RequestUpdate
 from octavo.engine.step_builder import InFlight, StepBuilder
 from octavo.engine.step_plan import RowStep, StepResult
 
@@ -86,9 +86,12 @@ class Drafts(DraftBook):
         request.kv.num_computed_tokens = step.start + step.count - drafted + accepted
         request.kv.num_scheduled_tokens = request.kv.num_computed_tokens
         kv.trim(request)
-        self.counts.add(drafted, accepted)
-        request.metrics.accepted_prediction_tokens += accepted
-        request.metrics.rejected_prediction_tokens += drafted - accepted
+
+    def count(self, step: RowStep, emitted: int, update: RequestUpdate) -> None:
+        # Behind the token that ended the request nothing was taken: it was drafted in vain.
+        accepted = min(emitted - 1, len(update.tokens))
+        self.counts.add(len(step.drafts), accepted)
+        update.drafted, update.accepted = len(step.drafts), accepted
 
 
 def in_turns(wanted: Sequence[int], total: int) -> list[int]:

@@ -68,6 +68,14 @@ class Completion:
             self.finish(update.finish_reason, update.stop_reason)
         return False
 
+    def add_verified(self, update: RequestUpdate) -> bool:
+        """The same of a step that verified a draft. A stop string may end the completion among its tokens."""
+        before, ends = self.num_tokens, self.add(update)
+        accepted = min(self.num_tokens - before, update.accepted)
+        update.metrics.accepted_prediction_tokens += accepted
+        update.metrics.rejected_prediction_tokens += update.drafted - accepted
+        return ends
+
     def resume(self, tokens: Sequence[SampledToken]) -> None:
         """Begin after tokens that have been generated (and, as deltas, been given) before.
 
@@ -193,7 +201,7 @@ class TextStream:
         # Siblings share the first one's prompt pages; what counts is what was cached before.
         if update.index == self._first:
             self._num_cached_tokens = update.num_cached_tokens
-        return completion.add(update)
+        return completion.add_verified(update) if update.drafted else completion.add(update)
 
     def fail(self, error: Exception) -> None:
         """There will be no more news."""

@@ -347,9 +347,11 @@ class RequestUpdate:
     Attributes:
         finish_reason: None while it goes on; "stop", "length", "abort" or "error".
         stop_reason: the caller's stop token that ended it; for "error" the message.
-        metrics: to be read only; the engine goes on writing it until the end.
+        metrics: to be read only, but for drafted tokens, which whoever reads the text counts; the engine
+            goes on writing it until the end.
         prompt_logprobs: position of the first, and tokens of the prompt with their logprobs.
         vector: the prompt's pooled hidden states; the update then ends a request without text.
+        drafted, accepted: tokens of a draft that the step verified; so many of them come first in tokens.
     """
 
     request_id: str
@@ -361,6 +363,8 @@ class RequestUpdate:
     metrics: RequestMetrics
     prompt_logprobs: tuple[int, Sequence[SampledToken]] | None = None
     vector: tuple[float, ...] | None = None
+    drafted: int = 0
+    accepted: int = 0
 
 
 def update_of(request: Request, tokens: Sequence[SampledToken] = ()) -> RequestUpdate:

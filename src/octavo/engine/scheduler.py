@@ -4,49 +4,20 @@ from __future__ import annotations
 
 from bisect import insort
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 
 from octavo.config.scheduler import MAX_IN_FLIGHT, SchedulerConfig
 from octavo.engine.admission import PrefixesInProgress, QueueOrder, without
 from octavo.engine.budget import TokenBudget
+from octavo.engine.draft_book import DraftBook
 from octavo.engine.integrity import check_queues
 from octavo.engine.kv_manager import Growth, KVManager
 from octavo.engine.page_group import AdmitStatus
 from octavo.engine.page_pool import IntegrityError, ensure
 from octavo.engine.request import ABORT, ERROR, ORDER, Request, RequestState, RequestUpdate, update_of
-from octavo.engine.stats import DraftCounts
 from octavo.engine.step_builder import InFlight, StepBuilder, decode_step
-from octavo.engine.step_plan import RowStep, StepPlan, StepResult
+from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.params import SampledToken
-
-
-class DraftBook:
-    """What results propose for the next step (12). This one keeps nothing; engine.drafts.Drafts does.
-
-    Attributes:
-        waiting: requests of which something is kept. counts: of what was verified.
-    """
-
-    def __init__(self) -> None:
-        self.waiting: dict[Request, tuple[tuple[int, ...], tuple[int, ...]]] = {}
-        self.counts = DraftCounts()
-
-    def propose(self, request: Request, result: StepResult, row: int) -> None:
-        """Keep what a result proposes for a request, of which nothing is in flight."""
-
-    def fits(self, running: Sequence[Request], kv: KVManager, config: SchedulerConfig, budget: int) -> bool:
-        """Whether a step of one token for each has room for all that is kept, one row's in free pages."""
-        return False
-
-    def join(self, flight: InFlight, kv: KVManager) -> None:
-        """Add all that is kept to such a step."""
-
-    def verify(self, step: StepBuilder, kv: KVManager, first: int) -> None:
-        """Add what is kept to the rows that draw a token in this step; row `first`, counted round, begins."""
-
-    def confirm(self, request: Request, step: RowStep, emitted: int, kv: KVManager) -> None:
-        """The step has verified drafts; the row has drawn so many tokens."""
 
 
 class Scheduler:
@@ -321,6 +292,8 @@ class Scheduler:
                     updates += request.group.sampled(self, request, tokens[0], now)
                     continue
                 update = self._sampled(request, tokens, now)
+                if step.drafts and same_run:
+                    self.drafts.count(step, len(tokens), update)
                 if result.drafts and request.state is running and request.num_in_flight == 0:
                     self.drafts.propose(request, result, step.row)
                 if request.params.pooling is not None:

@@ -53,7 +53,7 @@ class CompletionOutput:
 @dataclass(slots=True)
 class RequestMetrics:
     """Times in seconds of time.monotonic(); None until reached. And drafted tokens that were verified: those
-    that are the answer's own, and others."""
+    that are the answer's own, and others, those behind its end among them."""
 
     arrival_time: float
     first_scheduled_time: float | None = None

@@ -105,7 +105,11 @@ def with_ids(given: object, encode: Callable[..., list[int]]) -> SpeculativePara
     wanted = SpeculativeParams.of(given)
     if not isinstance(wanted.prediction, str):
         return wanted
-    return SpeculativeParams(wanted.k, encode(wanted.prediction, add_special_tokens=False))
+    try:
+        ids = encode(wanted.prediction, add_special_tokens=False)
+    except InvalidRequestError:  # it says so of "the prompt"
+        raise _wrong("is not valid Unicode text") from None
+    return SpeculativeParams(wanted.k, ids)
 
 
 def speculates(params: SamplingParams) -> bool:

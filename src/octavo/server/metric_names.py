@@ -62,7 +62,9 @@ METRICS: Mapping[str, Described] = {
         "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
     ),
     "prompt_tokens": _engine("counter", "Prompt tokens taken in.", "vllm:prompt_tokens"),
-    "generation_tokens": _engine("counter", "Tokens generated.", "vllm:generation_tokens"),
+    "generation_tokens": _engine(
+        "counter", "Tokens generated, those behind a stop string among them.", "vllm:generation_tokens"
+    ),
     "num_preemptions": _engine("counter", "Requests pushed back to the queue.", "vllm:num_preemptions"),
     "prefix_cache_queries": _engine(
         "counter", "Prompt tokens looked up in the prefix cache.", "vllm:prefix_cache_queries"
@@ -82,7 +84,8 @@ METRICS: Mapping[str, Described] = {
         "counter", "Drafted tokens verified.", "vllm:spec_decode_num_draft_tokens"
     ),
     "spec_decode_num_accepted_tokens": _engine(
-        "counter", "Drafted tokens that were the answer's own.", "vllm:spec_decode_num_accepted_tokens"
+        "counter", "Drafted tokens that were drawn, as far as an answer's stop token.",
+        "vllm:spec_decode_num_accepted_tokens",
     ),
     "spec_decode_num_accepted_tokens_per_pos": _engine(
         "counter", "The same by their place among those accepted.",

@@ -94,14 +94,15 @@ class Option:
         Raises:
             InvalidRequestError: the value is no such number.
         """
-        if isinstance(self.default, bool) and isinstance(value, (bool, int)) and value in (0, 1):
+        if isinstance(self.default, bool):
+            if not isinstance(value, (bool, int)) or value not in (0, 1):
+                raise _wrong(f"{name} must be true or false, not {value!r}")
             return bool(value)
         kinds = (int,) if isinstance(self.default, int) else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not self.least <= value <= self.most:
             kind = "a whole number" if kinds == (int,) else "a number"
-            raise InvalidRequestError(
-                f"{name} must be {kind} from {self.least} to {self.most}, not {value!r}", "speculative_config"
-            )
+            bounds = f"{kind} from {self.least} to {self.most}" if self.least < self.most else f"{self.most}"
+            raise _wrong(f"{name} must be {bounds}, not {value!r}")
         return value
 
 
@@ -172,20 +173,24 @@ class Registration:
     drafting: FindDrafting | None = None
     names_model: bool = False
 
-    def settings(self, given: Mapping[str, object]) -> dict[str, Number]:
+    def settings(self, given: Mapping[str, object], common: Sequence[str] = ()) -> dict[str, Number]:
         """Each option's number, the default where none is given.
+
+        Args:
+            common: what every method takes beside its own, for the message.
 
         Raises:
             InvalidRequestError: a name that it does not take, or a number out of bounds.
         """
         for name in given:
             if name not in self.options:
-                known = ", ".join(sorted(self.options)) or "none"
-                raise InvalidRequestError(
-                    f"speculative_config has no {name!r} with this method; it takes: {known}",
-                    "speculative_config",
-                )
+                known = ", ".join([*sorted(self.options), *common]) or "none"
+                raise _wrong(f"has no {name!r} with this method; it takes: {known}")
         return {
             name: option.checked(name, given[name]) if name in given else option.default
             for name, option in self.options.items()
         }
+
+
+def _wrong(what: str) -> InvalidRequestError:
+    return InvalidRequestError(f"speculative_config {what}", "speculative_config")
