@@ -113,7 +113,7 @@ def test_news_that_nobody_takes_merge() -> None:
 def test_drafted_tokens_behind_a_stop_string_count_as_rejected(
     stop: str, text: str, counts: tuple[int, int]
 ) -> None:
-    """One token comes with the prompt, then six of a step that has accepted four of six drafted ones."""
+    """One token comes with the prompt, then five of a step that has accepted four of six drafted ones."""
     first, verified, late = news(letters("a")), news(letters("bcdef")), news(letters("ghijk"))
     verified.drafted, verified.accepted = 6, 4
     late.drafted, late.accepted = 4, 4
