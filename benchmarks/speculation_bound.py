@@ -16,6 +16,10 @@ ngram       what the proposer of that name drafts is verified as far as it is ri
             it, since none knows that before; "ngram from 1": with prompt_lookup_min 1
 suffix      the same of that proposer, which has seen the answers before
 
+No policy knows which drafts are right; it may know how often those after matches of equal length are. "ngram,
+by length" verifies a fixed number of tokens for each length of the match, the numbers under which this very
+set takes least, chosen when all of it is known.
+
 A step's seconds are the table that the engine measures at start, the least of several such starts, to which
 what the workload needs is added: pairs of tokens attended. Figures are medians over the prompts, and over
 those whose answers do not loop.
@@ -29,7 +33,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from harness import conclude, report, usable_cores
 from speculation import FILES, opening, read
@@ -53,6 +57,17 @@ METHODS: dict[str, tuple[str, dict[str, float]]] = {
 }  # fmt: skip
 Cost = Callable[[int, int], float]
 """(tokens of a step, tokens of context before it) -> seconds."""
+BY_LENGTH = "ngram, by length"
+COUNTS = (*range(17), 24, 32, 48, MOST)
+"""Of tokens, from which a fixed number is chosen for drafts of equal support."""
+
+
+class Drafted(NamedTuple):
+    """A draft at one place of an answer: how many tokens of it are right, of how many; and its support."""
+
+    right: int = 0
+    length: int = 0
+    support: int = 0
 
 
 def longest(text: Sequence[int], at: int, after: int) -> int:
@@ -96,30 +111,63 @@ def right_of(draft: Draft | None, tokens: Sequence[int]) -> int:
     return right
 
 
-def drafted_right(proposer: Proposer, prompt: Sequence[int], answer: Sequence[int]) -> list[int]:
-    """At each token of an answer: how many of those that follow a proposer drafts rightly there."""
+def drafted(proposer: Proposer, prompt: Sequence[int], answer: Sequence[int]) -> list[Drafted]:
+    """At each token of an answer: what a proposer drafts of those that follow."""
     proposer.start(0, Begin(prompt, len(prompt)))
-    right = [0]
+    found = [Drafted()]
     for at in range(1, len(answer)):
         proposer.observe(0, answer[at - 1 : at])
-        right.append(right_of(proposer.propose({0: MOST}).get(0), answer[at:]))
+        draft = proposer.propose({0: MOST}).get(0)
+        length, support = (0, 0) if draft is None else (len(draft.tokens), draft.support)
+        found.append(Drafted(right_of(draft, answer[at:]), length, support))
     proposer.remove(0)
-    return right
+    return found
+
+
+def fixed_seconds(drafts: Sequence[Drafted], begin: int, cost: Cost, counts: Mapping[int, int]) -> float:
+    """Of decoding len(drafts) tokens in steps that verify counts[support] of a draft's, right or not."""
+    at, spent = 0, 0.0
+    while at < len(drafts):
+        draft = drafts[at]
+        count = min(counts.get(draft.support, 0), draft.length, len(drafts) - at - 1)
+        spent += cost(count + 1, begin + at)
+        at += 1 + min(draft.right, count)
+    return spent
+
+
+def best_counts(answers: Sequence[tuple[Sequence[Drafted], int]], cost: Cost) -> dict[int, int]:
+    """Support -> the number under which these answers take least, each beside its plain time."""
+    plain = [fixed_seconds(drafts, begin, cost, {}) for drafts, begin in answers]
+    counts = {draft.support: 0 for drafts, _ in answers for draft in drafts if draft.length}
+
+    def spent(tried: Mapping[int, int]) -> float:
+        each = zip(answers, plain, strict=True)
+        return sum(fixed_seconds(drafts, begin, cost, tried) / whole for (drafts, begin), whole in each)
+
+    before = None
+    while counts != before:
+        before = dict(counts)
+        for support in sorted(counts):
+            counts[support] = min(COUNTS, key=lambda count: spent({**counts, support: count}))
+    return counts
 
 
 def gains(
-    prompt: Sequence[int], answer: Sequence[int], cost: Cost, proposers: Mapping[str, Proposer]
+    prompt: Sequence[int], answer: Sequence[int], cost: Cost, drafts: Mapping[str, Sequence[Drafted]]
 ) -> dict[str, float]:
-    """Time of plain decoding over the least with drafts. The first token comes with the prompt."""
+    """Time of plain decoding over the least with drafts. The first token comes with the prompt.
+
+    Args:
+        drafts: of each proposer at each of the answer's tokens but the first.
+    """
     text, begin = [*prompt, *answer], len(prompt) + 1
     plain = sum(cost(1, at) for at in range(begin, len(text)))
     copied = {after: [longest(text, at, after) for at in range(begin, len(text))] for after in AFTER}
     found = {"free": (len(text) - begin) / least_seconds(copied[0], begin, lambda tokens, at: 1.0)}
     for after, right in copied.items():
         found[f"after {after}" if after else "copy"] = plain / least_seconds(right, begin, cost)
-    for name, proposer in proposers.items():
-        right = drafted_right(proposer, prompt, answer)[1:]
-        found[name] = plain / least_seconds(right, begin, cost)
+    for name, each in drafts.items():
+        found[name] = plain / least_seconds([draft.right for draft in each], begin, cost)
     return found
 
 
@@ -176,17 +224,25 @@ def medians(found: Sequence[dict[str, float]]) -> dict[str, float] | None:
 
 def bounds(engine: Answering, cost: Cost, options: argparse.Namespace, workload: str) -> dict[str, Any]:
     """Of one workload: medians over all answers of more than one token, and over those that do not loop."""
-    every, fresh = list[dict[str, float]](), list[dict[str, float]]()
+    every, kept, fresh = list[dict[str, float]](), list[tuple[list[Drafted], int]](), list[int]()
     proposers = {name: made(*method) for name, method in METHODS.items()}
     for prompt, answer in answered(engine, options, workload):
         if len(answer) < 2:
             continue
-        every.append(gains(prompt, answer, cost, proposers))
+        drafts = {name: drafted(each, prompt, answer)[1:] for name, each in proposers.items()}
         if not repeats(answer):
-            fresh.append(every[-1])
+            fresh.append(len(every))
+        every.append(gains(prompt, answer, cost, drafts))
+        kept.append((drafts["ngram"], len(prompt) + 1))
         print(f"\r{workload}: {len(every)} answers ", end="", file=sys.stderr, flush=True)
     print("\r", end="", file=sys.stderr)
-    return {"answers": len(every), "all": medians(every), "fresh": len(fresh), "unrepeated": medians(fresh)}
+    counts = best_counts(kept, cost)
+    for found, (each, begin) in zip(every, kept, strict=True):
+        found[BY_LENGTH] = fixed_seconds(each, begin, cost, {}) / fixed_seconds(each, begin, cost, counts)
+    return {
+        "answers": len(every), "all": medians(every),
+        "fresh": len(fresh), "unrepeated": medians([every[place] for place in fresh]), "by_length": counts,
+    }  # fmt: skip
 
 
 def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:

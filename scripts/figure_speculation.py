@@ -97,6 +97,19 @@ def copied(workload: str, temperature: float) -> Row:
     )  # fmt: skip
 
 
+def by_length(workload: str, temperature: float) -> Row:
+    """What a policy could gain that knows how often drafts are right, and not which."""
+    at = "workloads/{}/{}/ngram, by length"
+    return Row(
+        f"{WORKLOADS[workload]}, 1 stream, temperature {temperature:g}: the most that fixed numbers of "
+        "ngram's tokens gain, one for each length of the match, chosen when the whole set is known (all "
+        "answers)",
+        "speculation_bound", (at.format(workload, "unrepeated"), at.format(workload, "all")),
+        ("{0:.2f} ({1:.2f})",), "benchmarks/speculation_bound.py FOLDER --write",
+        only={**SMOLLM2, "settings/temperature": temperature},
+    )  # fmt: skip
+
+
 def worst_tree(context: int) -> At:
     """The slowest shape beside a chain of as many tokens. (A chain beside a chain is the control.)"""
 
@@ -164,6 +177,7 @@ def drafted() -> list[Row]:
 SPECULATION = Table((
     *(wins(*key, temperature) for key in AIMS for temperature in (0.0, 0.7)),
     *(copied(workload, temperature) for workload in ("sum", "edits") for temperature in (0.0, 0.7)),
+    *(by_length(workload, temperature) for workload in ("sum", "edits") for temperature in (0.0, 0.7)),
     *(tree(context, kv) for context in (2048, 8000) for kv in ("int16", "f16")),
     verifying("ngram"), verifying("suffix"), *drafted(),
 ))  # fmt: skip

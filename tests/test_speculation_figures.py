@@ -116,9 +116,28 @@ def test_the_least_time_of_steps_that_copy() -> None:
     assert bound.least_seconds(copied[1], 5, alike) == 2  # 1 drawn first
     assert bound.least_seconds(copied[0], 5, dear) == 5  # no draft pays
     proposers = {"ngram": bound.made("ngram", {})}
-    assert bound.drafted_right(proposers["ngram"], text[:5], text[5:]) == [0, 0, 2, 1, 0]
-    found = bound.gains(text[:4], text[4:], alike, proposers)
+    assert [each.right for each in bound.drafted(proposers["ngram"], text[:5], text[5:])] == [0, 0, 2, 1, 0]
+    drafts = {"ngram": bound.drafted(proposers["ngram"], text[:4], text[4:])[1:]}
+    found = bound.gains(text[:4], text[4:], alike, drafts)
     assert found == {"free": 5.0, "copy": 5.0, "after 1": 2.5, "after 2": 5 / 3, "ngram": 5 / 3}
     tree = Draft((8, 9, 4), (-1, -1, 0))
     assert [bound.right_of(tree, each) for each in ([8, 4, 1], [9, 4], [4], [])] == [2, 1, 0, 0]
     assert bound.right_of(None, [8]) == 0
+
+
+def test_fixed_numbers_for_drafts_of_equal_support() -> None:
+    """Of length 2 all three tokens are right, of length 1 none; a token more costs a fifth of a step."""
+    bound = importlib.import_module("speculation_bound")
+
+    def cost(tokens: int, before: int) -> float:
+        return 0.8 + 0.2 * tokens
+
+    nothing, wrong, right = bound.Drafted(), bound.Drafted(0, 3, 1), bound.Drafted(3, 3, 2)
+    drafts = [right, nothing, nothing, nothing, wrong, wrong]
+    assert bound.fixed_seconds(drafts, 5, cost, {}) == 6
+    assert bound.fixed_seconds(drafts, 5, cost, {2: 3}) == pytest.approx(1.6 + 1 + 1)
+    assert bound.fixed_seconds(drafts, 5, cost, {2: 1}) == pytest.approx(1.2 + 1 + 1 + 1 + 1)
+    assert bound.fixed_seconds(drafts, 5, cost, {1: 3, 2: 64}) == pytest.approx(
+        1.6 + 1.2 + 1
+    )  # one token is left
+    assert bound.best_counts([(drafts, 5), (drafts[1:], 5)], cost) == {1: 0, 2: 3}
