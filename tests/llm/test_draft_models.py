@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from typing import Any
 
 import pytest
@@ -195,6 +196,13 @@ def test_the_plan_counts_both_models(folder: Path, drafter: Path, page_size: int
     assert planned.budget.kv_cache + planned.rows == pytest.approx(allocated, rel=0.03)
     assert planned.budget.weights == loaded.memory.weights
     assert planned.activations == loaded.runner.activation_bytes > drafts.activation_bytes > 0
+
+
+def test_a_plan_sees_that_the_drafters_file_is_cut(smollm2_path: Path, tmp_path: Path) -> None:
+    cut, size = Path(copyfile(smollm2_path, tmp_path / "cut.gguf")), smollm2_path.stat().st_size
+    os.truncate(cut, size - 1000)
+    config = {"speculative_config": config_of(cut), "device": "cpu", **OPTIONS}
+    assert plan(EngineArgs(str(smollm2_path), **config).config).cut == (size - 1000, size)
 
 
 def test_the_outline_counts_both_models(folder: Path, drafter: Path) -> None:

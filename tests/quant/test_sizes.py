@@ -7,6 +7,7 @@ import pytest
 
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.outline import Outline
+from octavo.kernels.types import KVSpec
 from octavo.kernels.weight import Layout
 from octavo.quant import registry
 from octavo.quant.on_load import methods
@@ -74,3 +75,9 @@ def test_planned_is_what_is_packed() -> None:
         blocks = np.zeros((N, K // form.block), form.dtype)
         real = CpuBackend(threads=1).pack([form.unpack(blocks, lambda: None)])
         assert real.nbytes == PLANNED.pack([registry.outline(name, SHAPE)]).nbytes
+
+
+@pytest.mark.parametrize("head_dim", [64, 80, 128, 256])
+def test_int8_pages_are_little_over_half_of_16_bits(head_dim: int) -> None:
+    of_int8, of_16_bits = (KVSpec(2, head_dim, head_dim, dtype).bytes_per_token for dtype in ("int8", "f16"))
+    assert 0.5 < of_int8 / of_16_bits <= 0.55

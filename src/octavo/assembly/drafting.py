@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -115,10 +116,17 @@ def find_drafter(user: EngineConfig) -> None:
     asked = read_speculation(user.speculative_config)
     if asked.model is None:
         return
-    try:
+    with _said_of(asked.model):
         find(asked.model)
-    except (CheckpointError, OSError) as error:
-        raise _wrong(f"model {asked.model!r}: {error}") from None
+
+
+@contextmanager
+def _said_of(name: str) -> Iterator[None]:
+    """What goes wrong is the draft model's fault."""
+    try:
+        yield
+    except (CheckpointError, UnsupportedError, OSError) as error:
+        raise _wrong(f"model {name!r}: {error}") from None
 
 
 class _Named:
@@ -139,10 +147,8 @@ class _Named:
         Raises:
             InvalidRequestError: it cannot be loaded, has an encoder, or another tokenizer.
         """
-        try:
+        with _said_of(self._name):
             return self._load(tokenizer)
-        except (CheckpointError, UnsupportedError, OSError) as error:
-            raise _wrong(f"model {self._name!r}: {error}") from None
 
     def _load(self, tokenizer: Tokenizer | None) -> Model:
         from octavo.assembly.pages import content_hash
