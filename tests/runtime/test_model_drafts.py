@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.select import native_available
 from octavo.params import SamplingParams
 from octavo.params.drafts import Draft
@@ -141,14 +142,26 @@ def test_what_a_drafter_takes_to_catch_up_is_told_apart(
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_seconds_of_a_lacking_token_are_measured_at_start(folder: Path, page_size: int) -> None:
+def test_seconds_of_a_lacking_token_are_measured_at_start(
+    folder: Path, page_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from octavo.runtime.model_speculation import DraftCosts
 
     core = tiny_engine(folder, speculate=(Modelled(folder), 4), page_size=page_size, num_pages=400)
     runner: Any = core._executor
     costs = DraftCosts(runner._speculation.drafts, 4, page_size)
-    assert (costs.lack_s() > 0) is (page_size > 1)
     assert costs.table().measured_at_start(Load(4, 4)) > 0
+    measured = costs._seconds
+    computed: list[int] = []
+
+    def seconds(batch: ForwardBatch, rows: int) -> float:
+        assert measured(batch, rows) > 0
+        computed.append(batch.num_tokens)
+        return 1.0 + 0.25 * batch.num_tokens
+
+    monkeypatch.setattr(costs, "_seconds", seconds)
+    assert costs.lack_s() == (0.25 if page_size > 1 else 0.0)
+    assert computed == ([1, 16] if page_size > 1 else [])
     assert run(core, PROMPT, GREEDY) == run(tiny_engine(folder), PROMPT, GREEDY), "pages are as they were"
 
 

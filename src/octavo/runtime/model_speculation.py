@@ -80,10 +80,13 @@ class DraftCosts:
         return CostTable(found)
 
     def lack_s(self) -> float:
-        """Seconds of each further token of one row: of a page, which a prompt's are no slower than."""
+        """Seconds of each further token of one row: of a page, which a prompt's are no slower than. 0 where a
+        page has one token: a step learns what it takes (Ahead.caught_up)."""
         count = min(self._page_size, self._drafts.max_tokens)
+        if count <= 1:
+            return 0.0
         one, more = (self._seconds(self._batch(1, each), 1) for each in (1, count))
-        return max(more - one, 0.0) / max(count - 1, 1)
+        return max(more - one, 0.0) / (count - 1)
 
     def _seconds(self, batch: ForwardBatch, rows: int) -> float:
         """Of the fastest of several forwards."""
