@@ -272,13 +272,26 @@ def test_of_a_row_that_has_gone_to_another_nothing_is_told() -> None:
     new = NewRow(0, "a", (1, 2), 2, GREEDY, 0, 0)
     made.start(new)
     plan = StepPlan(1, (), (new,), (RowStep(0, 0, 2, (0,), True),))
-    done = Done(StepResult(1, {0: (SampledToken(5),)}, {}))
-    late = made.following(plan, done)
+    result = StepResult(1, {0: (SampledToken(5),)}, {})
+    submitted: Any = SimpleNamespace(result=lambda: result)
+    late = made.following(plan, submitted)
     made.start(NewRow(0, "b", (3, 4), 2, GREEDY, 0, 0))
     late.result()
     assert told == []
-    made.following(plan, done).result()
+    made.following(plan, submitted).result()
     assert told == [(0, [5])]
+
+
+def test_a_step_that_was_executed_at_once_is_followed_at_once() -> None:
+    proposer = Scripted(Random(0), 9)
+    made = speculation.Speculation(proposer, Fixed(), 4, 9)
+    states: Any = SimpleNamespace(length=np.array([3]), tokens=np.array([[3, 4, 5]]))
+    made.attach(states, states)
+    new = NewRow(0, "a", (1, 2), 2, GREEDY, 0, 0)
+    made.start(new)
+    done = Done(StepResult(1, {0: (SampledToken(5),)}, {}))
+    assert made.following(StepPlan(1, (), (new,), (RowStep(0, 0, 2, (0,), True),)), done) is done
+    assert made._rows[0].told == 3
 
 
 # --- rests ------------------------------------------------------------------------------------------------

@@ -46,9 +46,10 @@ class Drafts(DraftBook):
         return left >= 0
 
     def join(self, flight: InFlight, kv: KVManager) -> None:
-        for request, step in zip(flight.requests, flight.plan.steps, strict=True):
+        for place, request in enumerate(flight.requests):
             if (draft := self.waiting.get(request)) is None:
                 continue
+            step = flight.plan.steps[place]
             step.drafts, step.parents = draft
             step.count += len(step.drafts)
             end = request.kv.num_scheduled_tokens + len(step.drafts)

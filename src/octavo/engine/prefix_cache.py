@@ -103,7 +103,8 @@ class PrefixCache:
         return [] if child is None or child.locks else self._pages_below(node, tokens)
 
     def _pages_below(self, node: Node, tokens: list[int]) -> list[int]:
-        pages, at = list[int](), 0
+        pages: list[int] = []
+        at = 0
         while (child := self._child(node, tokens, at)) is not None:
             common = self._common_pages(child, tokens, at)
             pages += child.pages[:common]

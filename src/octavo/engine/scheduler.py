@@ -19,6 +19,8 @@ from octavo.engine.step_builder import InFlight, StepBuilder, decode_step
 from octavo.engine.step_plan import StepPlan, StepResult
 from octavo.params import SampledToken
 
+RUNNING, FINISHED = RequestState.RUNNING, RequestState.FINISHED  # (an enum looks its members up by name)
+
 
 class Scheduler:
     """Decides steps and digests their results. Specification:
@@ -120,6 +122,7 @@ class Scheduler:
         if self._proposing and self._in_flight:
             return None
         running, entering, flight = self.running, self.waiting and self._free_rows, None
+        self._latest = None  # freed while it is in the caches: a step's weights empty them
         budget = self.budget.tokens(len(running)) if running and not entering else 0
         drafts = self.drafts if self.drafts.waiting else None
         room = drafts is None or drafts.fits(running, self.kv, self.config, budget)
@@ -161,7 +164,7 @@ class Scheduler:
         for request, need in requests:
             if step.left <= 0:
                 return
-            if request.state is not RequestState.RUNNING:
+            if request.state is not RUNNING:
                 continue  # it has just given its pages to an older one
             count = min(need, step.left)
             end = request.kv.num_scheduled_tokens + count
@@ -176,7 +179,7 @@ class Scheduler:
         while (growth := self.kv.grow(request, num_tokens)) is None:
             step.preempted = True
             self._preempt(self.running[-1], step)
-            if request.state is not RequestState.RUNNING:
+            if request.state is not RUNNING:
                 return None
         return growth
 
@@ -232,7 +235,7 @@ class Scheduler:
         if request.metrics.first_scheduled_time is None:
             request.metrics.first_scheduled_time = now
             self.kv.record(request)
-        request.state = RequestState.RUNNING
+        request.state = RUNNING
         request.group.take_rows(request, self._free_rows)
         request.enters = True
         request.waits_for = None
@@ -259,15 +262,20 @@ class Scheduler:
         self._latest = flight
         num_tokens = plan.num_tokens
         self.budget.observe(num_tokens, duration_s)
-        flight.confirmed(self.kv)
+        if not flight.plain:
+            flight.confirmed(self.kv)
         self._proposing = bool(result.drafts) and any(result.drafts.values())
-        self.kv.swap.observe(num_tokens, duration_s)
+        if self.config.num_swap_pages:
+            self.kv.swap.observe(num_tokens, duration_s)
         updates: list[RequestUpdate] = []
-        errors, drawn, running = result.errors, result.tokens, RequestState.RUNNING
-        for request, step, preemptions in zip(flight.requests, plan.steps, flight.preemptions, strict=True):
-            if request.state is RequestState.FINISHED:  # aborted meanwhile, or ended by a step before
+        errors, drawn = result.errors, result.tokens
+        for place, request in enumerate(flight.requests):
+            step = plan.steps[place]
+            if request.state is FINISHED:  # aborted meanwhile, or ended by a step before
                 continue
-            same_run = request.metrics.num_preemptions == preemptions  # else its pages were taken
+            same_run = (
+                request.metrics.num_preemptions == flight.preemptions[place]
+            )  # else its pages were taken
             if not same_run and request.group.forks:
                 continue  # it has begun anew meanwhile
             tokens = drawn.get(step.row, ())  # none where the step ends within the prompt
@@ -294,13 +302,13 @@ class Scheduler:
                 update = self._sampled(request, tokens, now)
                 if step.drafts and same_run:
                     self.drafts.count(step, len(tokens), update)
-                if result.drafts and request.state is running and request.num_in_flight == 0:
+                if result.drafts and request.state is RUNNING and request.num_in_flight == 0:
                     self.drafts.propose(request, result, step.row)
                 if request.params.pooling is not None:
                     self.num_generated_tokens -= len(tokens)  # it stands for the end, and is no token
                     update = replace(update, tokens=(), vector=result.vectors[step.row])
                 updates.append(update)
-            if step.start < request.num_prompt_tokens and request.state is running:  # full prompt pages
+            if step.start < request.num_prompt_tokens and request.state is RUNNING:  # full prompt pages
                 self.kv.publish(request)
         return updates
 
@@ -339,12 +347,12 @@ class Scheduler:
         return request.group.updates(request)
 
     def finish(self, request: Request, now: float, publish: bool = True) -> None:
-        if request.state is RequestState.RUNNING:
+        if request.state is RUNNING:
             self._leave(request, publish)
         else:
             self.waiting.remove(request)
             self.kv.forget(request)
-        request.state = RequestState.FINISHED
+        request.state = FINISHED
         request.waits_for = None
         request.metrics.finished_time = now
 
@@ -358,7 +366,8 @@ class Scheduler:
         self._freed += request.group.leave(request)
 
     def counts_of_last_step(self) -> dict[Request, int]:
-        """How many tokens each request has computed in the step whose result came last.
+        """How many tokens each request has computed in the step whose result came last, until the next one is
+        planned.
 
         By request: its row may be another one's by now.
         """

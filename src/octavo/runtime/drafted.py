@@ -81,7 +81,8 @@ class Walk:
 
 def walks_of(steps: Sequence[RowStep]) -> list[Walk]:
     """The rows of a step that draw, each at its node 0."""
-    walks, at = list[Walk](), 0
+    walks: list[Walk] = []
+    at = 0
     for step in steps:
         if not step.sample:
             continue
@@ -132,7 +133,8 @@ def gather_drafted(steps: Sequence[RowStep], states: RequestStates) -> ForwardBa
         ValueError: a step computes tokens that nobody knows.
     """
     words = max((-(-s.count // 64) for s in steps if s.parents), default=0)
-    ids, positions, places, sampled, masks = [], [], [], [], list[U64]()
+    masks: list[U64] = []
+    ids, positions, places, sampled = [], [], [], []
     row_of, first = np.repeat([s.row for s in steps], [s.count for s in steps]), 0
     for step in steps:
         own = step.count - len(step.drafts)

@@ -147,9 +147,16 @@ class Speculation:
         self.asking_s = 0.0
         if plan.step_id < self._rests_until:
             return handle
-        rows = self._rows
-        drawing = {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
-        return Followed(handle, partial(self.follow, drawing)) if drawing else handle
+        drawing: dict[int, Occupant] = {}
+        for step in plan.steps:
+            if step.sample and (occupant := self._rows.get(step.row)) is not None:
+                drawing[step.row] = occupant
+        if not drawing:
+            return handle
+        if isinstance(handle, Done):  # it was executed when it was submitted, so there is nothing to wait for
+            self.follow(drawing, handle.step)
+            return handle
+        return Followed(handle, partial(self.follow, drawing))
 
     def follow(self, rows: Mapping[int, Occupant], result: StepResult) -> StepResult:
         """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
@@ -159,7 +166,8 @@ class Speculation:
         """
         if result.step_id < self._rests_until:  # since it was submitted a rest has begun
             return result
-        begin, going = time.perf_counter(), list[int]()
+        begin = time.perf_counter()
+        going: list[int] = []
         for row, occupant in rows.items():
             drawn = result.tokens.get(row, ())
             if drawn and self._rows.get(row) is occupant:
@@ -222,8 +230,14 @@ class SpeculatingRunner(ModelRunner):
 
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
+        # (Bound once: super() looks through all classes each time.)
+        self._submit_plain, self._begin_plain, self._draw_plain = (
+            super().submit,
+            super()._begin,
+            super()._draw,
+        )
         self._speculation = speculation
-        self._untold: list[tuple[Load, float, float, bool]] = []  # a step; told of when the next begins
+        self._untold: tuple[Load, float, float, bool] | None = None  # a step; told of when the next begins
         speculation.attach(self._states, self._samplings)
 
     @property
@@ -231,11 +245,11 @@ class SpeculatingRunner(ModelRunner):
         return super().activation_bytes + self._speculation.activation_bytes
 
     def submit(self, plan: StepPlan) -> Handle:
-        return self._speculation.following(plan, super().submit(plan))
+        return self._speculation.following(plan, self._submit_plain(plan))
 
     def _begin(self, plan: StepPlan) -> None:
         self._speculation.follow_pages(plan)
-        super()._begin(plan)
+        self._begin_plain(plan)
 
     def _start(self, new: NewRow) -> None:
         super()._start(new)
@@ -247,16 +261,21 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         begin = time.perf_counter()
-        for load, began, ended, verified in self._untold:
+        if self._untold is not None:
+            load, began, ended, verified = self._untold
             # A step that has verified nothing need not have been followed by asking.
             apart = self._speculation.asking_apart or not verified
             other = self._speculation.asking_s if apart else 0.0
             self._speculation.took(load, ended - began, begin - began - other)
-        self._untold.clear()
-        drafted = any(step.drafts for step in steps)
-        result = self._draw_drafted(step_id, steps) if drafted else super()._draw(step_id, steps)
+            self._untold = None
+        drafted = False
+        for step in steps:
+            if step.drafts:
+                drafted = True
+                break
+        result = self._draw_drafted(step_id, steps) if drafted else self._draw_plain(step_id, steps)
         if drafted or step_id % TOLD_ONE_IN == 0:
-            self._untold.append((Load(*counted(steps)), begin, time.perf_counter(), drafted))
+            self._untold = Load(*counted(steps)), begin, time.perf_counter(), drafted
         return result
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
@@ -287,11 +306,11 @@ class SpeculatingRunner(ModelRunner):
         drawn = self._decoding.decoder.verify(rows, starts, drafts)
         tokens: dict[int, tuple[SampledToken, ...]] = {}
         errors: dict[int, str] = {}
-        for row, found in zip(rows, drawn, strict=True):
+        for place, found in enumerate(drawn):
             if found[0] >= 0:
-                tokens[row] = tuple([SampledToken(token) for token in found])
+                tokens[rows[place]] = tuple([SampledToken(token) for token in found])
             else:
-                errors[row] = ERRORS[found[0]]
+                errors[rows[place]] = ERRORS[found[0]]
         return StepResult(step_id, tokens, errors)
 
     def _drawing_from(self, logits: F32) -> Draw:
