@@ -54,7 +54,7 @@ help:
 	@echo "make test-oracle  against llama.cpp (builds llama-cpp-python from source: minutes)"
 	@echo "make golden       all of the golden file: what was said at its commit is said today (a minute)"
 	@echo "make sanitize     the kernels under ASan, UBSan and TSan (minutes; KINDS=\"address\" or \"thread\" for one)"
-	@echo "make native-mutants  mistakes in the bounds of greedy logits and in the walk of drafts: a test notices each (long)"
+	@echo "make native-mutants  mistakes in the bounds of greedy logits, in drafts and their walk: a test notices each (long)"
 	@echo "make emulated     the kernels on other CPUs, under qemu: x86 without AVX, arm64 (long; CPUS=\"x86\" or \"arm64\" for one)"
 	@echo "make gpu-check    on a machine with an NVIDIA GPU: correctness, then the table (ARGS=--dry: tried on a CPU)"
 	@echo "make test-clients  others' programs and SDKs, unmodified, in an environment of their own (needs node; RESULT=1)"
