@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest import mock
 
 from harness import conclude, report, usable_cores
 from speculation import FILES, opening, read
@@ -43,7 +44,7 @@ from octavo.config.speculation import read_speculation
 from octavo.params import SamplingParams
 from octavo.params.drafts import Draft
 from octavo.runtime.speculation import Speculation
-from octavo.spec import Begin, Proposer, Wanted
+from octavo.spec import Begin, Proposer, Wanted, policy
 from octavo.spec.costs import CostTable, Load
 from octavo.spec.policy import Auto
 
@@ -175,10 +176,11 @@ def tables(options: argparse.Namespace) -> tuple[Answering, list[CostTable]]:
     """An engine that answers plainly, and what steps cost at several starts."""
     costs = []
     for _ in range(STARTS):
-        engine = Answering(
-            options.model, max_num_seqs=1, threads=options.threads,
-            speculative_config={"method": "ngram", "num_speculative_tokens": MOST},
-        )  # fmt: skip
+        with mock.patch.object(policy, "_native", return_value=None):  # Python's policy shows its table
+            engine = Answering(
+                options.model, max_num_seqs=1, threads=options.threads,
+                speculative_config={"method": "ngram", "num_speculative_tokens": MOST},
+            )  # fmt: skip
         speculation = engine.loaded.speculation
         assert isinstance(speculation, Speculation)
         assert isinstance(speculation.policy, Auto)

@@ -87,5 +87,5 @@ NB_MODULE(_native, m) {
 
     bind_program(m);
     bind_sampling(m);
-    bind_text(m);
+    bind_spec(m);
 }

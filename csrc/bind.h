@@ -2,6 +2,7 @@
 #pragma once
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -49,6 +50,6 @@ template <class T, int N> Array<T, N> in_order(nb::handle from, const char* name
 
 void bind_program(nb::module_& m);  // Program
 void bind_sampling(nb::module_& m); // Sampler, Decoder
-void bind_text(nb::module_& m);     // NativeTextIndex
+void bind_spec(nb::module_& m);     // NativeTextIndex, NativePolicy
 
 } // namespace octavo

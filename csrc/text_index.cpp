@@ -74,6 +74,19 @@ void TextIndex::append(int32_t token) {
     }
 }
 
+std::pair<int64_t, int64_t> TextIndex::follow(int64_t place, int64_t matched, const std::vector<int32_t>& tokens) {
+    const int64_t end = count_; // what follows there is yet to be appended
+    for (const int32_t token : tokens) {
+        if (place <= 0 || (place < end ? at(place) : tokens[static_cast<size_t>(place - end)]) != token) {
+            place = 0;
+            break;
+        }
+        ++place, ++matched;
+    }
+    extend(tokens);
+    return place > first_ && this->token(place) != kSeparator ? std::pair{place, matched} : std::pair<int64_t, int64_t>{0, 0};
+}
+
 void TextIndex::forget_before(int64_t place) { first_ = std::max(first_, std::min(place, count_)); }
 
 std::vector<int32_t> TextIndex::tail(int64_t count) const {

@@ -13,6 +13,8 @@ public:
     TextIndex(std::vector<int> levels, int64_t capacity);
 
     void extend(const std::vector<int32_t>& tokens);
+    // Append tokens, and follow a place along them.
+    std::pair<int64_t, int64_t> follow(int64_t place, int64_t matched, const std::vector<int32_t>& tokens);
     void forget_before(int64_t place);
 
     std::vector<int32_t> tail(int64_t count) const;

@@ -1,6 +1,7 @@
 """Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), in the walk of drafts
-(csrc/verify.cpp), in where its nodes move (csrc/kv.cpp) and in what drafts are looked up in
-(csrc/text_index.cpp), which tests must notice.
+(csrc/verify.cpp), in where its nodes move (csrc/kv.cpp), in what drafts are looked up in
+(csrc/text_index.cpp) and in how many of their tokens are verified (csrc/draft_policy.cpp, acceptance.cpp,
+step_costs.cpp), which tests must notice.
 
     PATH=.venv-build/bin:$PATH .venv-test/bin/python scripts/native_mutants.py [--builder PYTHON] [--only N,N]
 
@@ -32,6 +33,7 @@ TESTS = "tests/kernels/test_cpu_head.py"
 MOVE_TESTS = "tests/kernels/test_move_slots.py"
 WALK_TESTS = "tests/runtime/test_speculation.py"
 TEXT_TESTS = "tests/spec/test_text_index.py"
+POLICY_TESTS = "tests/spec/test_native_policy.py"
 
 
 class Mutant(NamedTuple):
@@ -45,6 +47,7 @@ class Mutant(NamedTuple):
 
 SCREEN, HEAD, WALK, KV = "isa/screen.inl", "head_op.cpp", "verify.cpp", "kv.cpp"
 TEXT = "text_index.cpp"
+POLICY, ACCEPTANCE, COSTS = "draft_policy.cpp", "acceptance.cpp", "step_costs.cpp"
 MOVED = "for (const KVView& v : layers_) move_slot(v, from, to);"
 ACCEPTED = "level < drafts[i].size() && drafts[i][level] == token"
 START = "8.0f / 127 * __builtin_sqrtf(starts[row])"
@@ -117,6 +120,37 @@ MUTANTS = (
     Mutant(TEXT, "if (token == kSeparator) break;", "", TEXT_TESTS),
     Mutant(TEXT, "count_ = first_ = end - kept;", "count_ = first_ = 0;", TEXT_TESTS),
     Mutant(TEXT, "&& found.empty();)", ";)", TEXT_TESTS),
+    # a place is followed too far, by a neighbour, or from before its tokens
+    Mutant(TEXT, "(place < end ? at(place) : tokens", "(place <= end ? at(place) : tokens", TEXT_TESTS),
+    Mutant(TEXT, "tokens[static_cast<size_t>(place - end)]) != token", "token) != token", TEXT_TESTS),
+    Mutant(TEXT, "return place > first_ && this->token(place) != kSeparator ?",
+           "return place > first_ ?", TEXT_TESTS),
+    Mutant(TEXT, "return place > first_ && ", "return place > 0 && ", TEXT_TESTS),
+    # a policy gains, loses, asks, rests or forgets otherwise, or for another row
+    Mutant(POLICY, "rate * (1 + kGain + doubt + known[0].error)", "rate * (1 + kGain + doubt)", POLICY_TESTS),
+    Mutant(POLICY, "variance += error * error - before * before;",
+           "variance += error * error;", POLICY_TESTS),
+    Mutant(POLICY, "offers[each.offer].position + ++grown", "offers[0].position + ++grown", POLICY_TESTS),
+    Mutant(POLICY, "each.mean *= worth, each.less *= worth;", "each.mean *= worth;", POLICY_TESTS),
+    Mutant(POLICY, "count_first(best.least_at);", "", POLICY_TESTS),
+    Mutant(POLICY, "        to_lose_ -= best.least_lost;\n", "", POLICY_TESTS),
+    Mutant(POLICY, "to_ask_ += kPaid * best.gained;", "", POLICY_TESTS),
+    Mutant(POLICY, "std::min(state.failed / kFailed, kSeldom - 1)",
+           "std::min(state.failed / kFailed, kSeldom)", POLICY_TESTS),
+    Mutant(POLICY, "if (least_skip != std::numeric_limits<int>::max()) steps",
+           "if (false) steps", POLICY_TESTS),
+    Mutant(POLICY, "acceptance_.observe(row, tokens) > 1)",
+           "acceptance_.observe(row, tokens) > 0)", POLICY_TESTS),
+    Mutant(POLICY, "std::min(steps / kForgotten, 1.0)", "1 / kForgotten", POLICY_TESTS),
+    Mutant(POLICY, "    const double ahead = usual();", "    const double ahead = 0;", POLICY_TESTS),
+    Mutant(ACCEPTANCE, "seen = std::min(seen, kRowPrior) + times;", "seen += times;", POLICY_TESTS),
+    Mutant(ACCEPTANCE, "        if (most < kSmallest) break;\n", "", POLICY_TESTS),
+    Mutant(ACCEPTANCE, "add(followed.hits, kRowMemory);", "add(followed.hits, kAllMemory);", POLICY_TESTS),
+    Mutant(ACCEPTANCE, "draft.parents[i] == node && ", "", POLICY_TESTS),
+    Mutant(COSTS, "    size.last = step_;\n", "", POLICY_TESTS),
+    Mutant(COSTS, "if (size.count > kFast) drift_ += beyond / kFast;",
+           "drift_ += beyond / kFast;", POLICY_TESTS),
+    Mutant(COSTS, "++tokens, ++sampled;", "++tokens;", POLICY_TESTS),
 )  # fmt: skip
 
 

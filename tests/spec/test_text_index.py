@@ -133,6 +133,38 @@ def test_no_match_reaches_across_a_separator(make: Make) -> None:
     assert index.following(0, 8) == [1, 2]
 
 
+@pytest.mark.parametrize("capacity", [16, 4096])
+def test_a_place_is_followed_as_far_as_the_text_goes_on_as_it_did_there(make: Make, capacity: int) -> None:
+    draw, followed = random.Random(capacity), 0
+    index, text = make((2,), capacity), [1, 1]
+    index.extend(text)
+    place = matched = forgotten = 0
+    for _ in range(800):
+        if place and draw.random() < 0.1:
+            forgotten = draw.randrange(place, len(text))
+            index.forget_before(forgotten)
+        tokens = [draw.randrange(2) for _ in range(draw.randrange(4))]
+        if draw.random() < 0.05:
+            tokens.append(SEPARATOR)
+        end, expected = place + len(tokens), place > 0 and (text + tokens)[place:][: len(tokens)] == tokens
+        text += tokens
+        # A place that is no longer held, or after which nothing or a separator stands, is none.
+        expected = (
+            expected
+            and end > max(len(text) - capacity, forgotten)
+            and end < len(text)
+            and text[end] != SEPARATOR
+        )
+        known, (place, matched) = matched, index.follow(place, matched, tokens)
+        assert (place, matched) == ((end, known + len(tokens)) if expected else (0, 0))
+        followed += expected and bool(tokens)
+        if not place:
+            place, matched = draw.choice([*index.matches(index.keys, index.tail(8), STEPS), (0, 0)])
+    assert followed > 50
+    assert index.first == max(len(text) - capacity, forgotten)
+    assert index.tail(len(text)) == text[index.first :]
+
+
 def test_a_text_is_looked_up_in_another_one(make: Make) -> None:
     own, other = make((2, 4), 256), make((2, 4), 256)
     other.extend([8, 1, 2, 3, 4, 5, SEPARATOR])

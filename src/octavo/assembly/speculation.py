@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from octavo.runtime.model_runner import ModelRunner
     from octavo.runtime.speculation import Speculation
     from octavo.spec.base import Wanted
-    from octavo.spec.policy import Policy
 
 Kinds = tuple[Callable[..., "ModelRunner"], Callable[..., "ModelRunner"]]
 
@@ -86,7 +85,7 @@ def choose_policy(
     from octavo.runtime.model_speculation import DraftCosts, ModelSpeculation
     from octavo.runtime.step_costs import StepCosts
     from octavo.spec.ahead import Ahead
-    from octavo.spec.policy import Auto
+    from octavo.spec.policy import new_auto
 
     found = _asked(user, config)
     if found is None or not found[0].auto:
@@ -96,7 +95,7 @@ def choose_policy(
         runner, page_size=config.page_size, num_pages=config.num_pages, most=most,
         max_model_len=config.max_model_len, num_sliding_pages=config.num_sliding_pages,
     )  # fmt: skip
-    policy: Policy = Auto(table := costs.table())
+    policy = new_auto(table := costs.table())
     if isinstance(speculation, ModelSpeculation):
         drafting = DraftCosts(speculation.drafts, config.max_num_seqs, config.page_size)
         policy = Ahead(table, drafting.table(), drafting.lack_s(), speculation.drafts.max_tokens)

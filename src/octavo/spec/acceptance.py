@@ -12,6 +12,7 @@ the node) and by the draft's support, for each row and for all rows together: a 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -178,6 +179,6 @@ class Acceptance:
             if most < SMALLEST:
                 break
             chances.append(most)
-            errors.append((most * (1 - most) / (seen + 1)) ** 0.5)
+            errors.append(math.sqrt(most * (1 - most) / (seen + 1)))
             guess = most * (chances[0] if self._steady else 0.5)
         return chances, errors

@@ -80,6 +80,11 @@ class CostTable:
         self._sizes: dict[tuple[int, int], _Size] = {}
         self._drift, self._step = 0.0, 0
 
+    @property
+    def points(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Of (tokens, sampled), as they were measured: none falls."""
+        return self._tokens.points, self._sampled.points
+
     def measured_at_start(self, load: Load) -> float:
         """Seconds as they were measured at start."""
         return self._tokens[load.tokens] + self._sampled[load.sampled] + self.pair_s * load.pairs
@@ -152,6 +157,10 @@ class _Curve(dict[int, float]):
         self._counts = sorted(points)
         least = accumulate((points[count] for count in reversed(self._counts)), min)
         self._values = list(least)[::-1]
+
+    @property
+    def points(self) -> dict[int, float]:
+        return dict(zip(self._counts, self._values, strict=True))
 
     def __missing__(self, count: int) -> float:
         value = self[count] = self._at(count)

@@ -15,7 +15,6 @@ from octavo.errors import InvalidRequestError
 from octavo.params.drafts import Draft
 from octavo.spec.base import Begin, Option, Registration, Wanted
 from octavo.spec.text_index import (
-    SEPARATOR,
     STEPS,
     UNREAD,
     Text,
@@ -78,39 +77,23 @@ class NGram:
 
     def _read(self, state: _Lookup) -> None:
         """Enter what was generated since the last lookup, and follow the row's place along it."""
-        text, unread, place = state.text, state.unread, state.place
-        if place:
-            end = text.count  # what follows there is unread
-            for token in unread:
-                if (text.token(place) if place < end else unread[place - end]) != token:
-                    place = 0
-                    break
-                place += 1
-                state.matched += 1
-            state.place = place
-        text.extend(unread)
-        unread.clear()
+        state.place, state.matched = state.text.follow(state.place, state.matched, state.unread)
+        state.unread.clear()
 
     def propose(self, most: Mapping[int, int]) -> dict[int, Draft]:
         drafts: dict[int, Draft] = {}
         for row, count in most.items():
             state = self._rows[row]
             self._read(state)
-            if state.matched < self._longest or not self._goes_on(state):
+            if state.matched < self._longest:
                 self._look_up(state)
             if state.place and (tokens := state.text.following(state.place, count)):
                 drafts[row] = Draft.chain(tokens, state.matched.bit_length())
         return drafts
 
-    def _goes_on(self, state: _Lookup) -> bool:
-        """Whether the row's place is still held, and a token follows it."""
-        return state.place > state.text.first and state.text.token(state.place) != SEPARATOR
-
     def _look_up(self, state: _Lookup) -> None:
         """The place with the longest match becomes the row's; of equal ones that of now, else the latest."""
         text = state.text
-        if not self._goes_on(state):
-            state.place = state.matched = 0
         for place, matched in text.matches(text.keys, text.tail(self._longest), STEPS):
             if matched > state.matched:
                 state.place, state.matched = place, matched

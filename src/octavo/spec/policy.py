@@ -22,15 +22,23 @@ without drafts.
 
 Times decide, so two runs may choose differently. What is generated does not depend on it: a draft is kept
 only as far as plain decoding would have drawn it.
+
+csrc/draft_policy.cpp is Auto in C++, with what it learns (csrc/acceptance.cpp, csrc/step_costs.cpp), and
+chooses the same. A step's weights have emptied the caches, so what the host touches between two steps comes
+from memory: telling Auto of one row's tokens and letting it choose took 100 microseconds in Python, and takes
+20 in C++.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import lru_cache
+from typing import Any, Protocol
 
+from octavo.kernels.select import native_available
 from octavo.params.drafts import Draft
 from octavo.spec.acceptance import Acceptance
 from octavo.spec.costs import CostTable, Load
@@ -104,6 +112,21 @@ class Policy(Protocol):
     def took(self, load: Load, seconds: float) -> None:
         """A step with this load took so many seconds; where it has verified nothing, without asking_s."""
         ...
+
+
+def new_auto(costs: CostTable) -> Policy:
+    """An Auto with these costs: the extension's, where that was built."""
+    if (native := _native()) is None:
+        return Auto(costs)
+    made: Policy = native(*costs.points, costs.pair_s)
+    return made
+
+
+@lru_cache(maxsize=1)
+def _native() -> Any:
+    if not native_available():
+        return None
+    return importlib.import_module("octavo.kernels._native").NativePolicy
 
 
 class Fixed:
@@ -247,7 +270,8 @@ class Auto:
         tokens are of one kind, and add up; those of several rows are independent.
         """
         lengths: dict[int, int] = {}
-        pairs, at = [load.pairs], list[int]()  # of all up to each; and which of its row's it is
+        pairs = [load.pairs]  # of all up to each
+        at: list[int] = []  # which of its row's each is
         for _, _, row in chances:
             lengths[row] = length = lengths.get(row, 0) + 1
             pairs.append(pairs[-1] + (positions[row] + length))

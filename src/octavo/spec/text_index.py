@@ -129,6 +129,25 @@ class TextIndex:
         else:
             self._append_all(tokens)
 
+    def follow(self, place: int, matched: int, tokens: Sequence[int]) -> tuple[int, int]:
+        """Append tokens, and follow a place along them as far as they are what stands there.
+
+        Args:
+            place: of a match, or 0. matched: tokens before it that are equal to the text's end.
+
+        Returns:
+            Both as they are now; (0, 0) where there is no place, or none that is held and goes on.
+        """
+        end = self.count  # what follows there is yet to be appended
+        for token in tokens:
+            if place <= 0 or (self.token(place) if place < end else tokens[place - end]) != token:
+                place = 0
+                break
+            place, matched = place + 1, matched + 1
+        self.extend(tokens)
+        goes_on = place > self.first and self.token(place) != SEPARATOR
+        return (place, matched) if goes_on else (0, 0)
+
     def forget_before(self, place: int) -> None:
         """What stands before this place is matched no more."""
         self.first = max(self.first, min(place, self.count))
