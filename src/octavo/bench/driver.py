@@ -11,7 +11,7 @@ from octavo.assembly import Loaded
 from octavo.engine.request import EngineRequest
 from octavo.errors import OctavoError
 from octavo.llm import LLM
-from octavo.params import SamplingParams
+from octavo.params import SampledToken, SamplingParams
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ class Driver(LLM):
         """Step until all have ended."""
         steps: list[StepTime] = []
         first: dict[str, float] = {}
-        drawn: dict[str, list[int]] = {name: [] for name in names}
+        drawn: dict[str, list[SampledToken]] = {name: [] for name in names}
         places = {name: place for place, name in enumerate(names)}
         prompt_steps = 0
         start = before = time.perf_counter()
@@ -157,7 +157,7 @@ class Driver(LLM):
                     raise OctavoError(f"a request failed: {update.stop_reason}")
                 if update.tokens:
                     tokens += len(update.tokens)
-                    drawn[update.request_id] += [token.token_id for token in update.tokens]
+                    drawn[update.request_id] += update.tokens
                     first.setdefault(update.request_id, now - start)
             steps.append(StepTime(now - before, tokens))
             before = now
@@ -176,5 +176,5 @@ class Driver(LLM):
             tuple(steps[:prompt_steps]),
             tuple(steps[prompt_steps:]),
             tuple(first[name] for name in names),
-            tuple(tuple(drawn[name]) for name in names),
+            tuple(tuple(token.token_id for token in drawn[name]) for name in names),
         )

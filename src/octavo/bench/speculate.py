@@ -24,7 +24,7 @@ from octavo.bench.driver import Driver
 from octavo.config.speculation import read_speculation
 from octavo.engine.request import EngineRequest
 from octavo.errors import InvalidRequestError, OctavoError
-from octavo.params import SamplingParams
+from octavo.params import SampledToken, SamplingParams
 from octavo.runtime.model_drafts import ModelDrafts
 from octavo.runtime.model_speculation import ModelSpeculation
 from octavo.spec import Begin, Proposer, Wanted
@@ -75,12 +75,13 @@ class Answering(Driver):
         """
         names = [f"answer-{self._next_id + i}" for i in range(len(prompts))]
         self._next_id += len(names)
-        drawn: dict[str, list[int]] = {name: [] for name in names}
+        drawn: dict[str, list[SampledToken]] = {name: [] for name in names}
         for name, prompt in zip(names, prompts, strict=True):
             request = EngineRequest(name, list(prompt), params)
             self._core.check(request)
             self._core.add(request, time.monotonic())
-        counts, steps, begun = self._core.scheduler.drafts.counts, list[tuple[float, int, int]](), 0
+        counts, begun = self._core.scheduler.drafts.counts, 0
+        steps: list[tuple[float, int, int]] = []
         start = before = time.perf_counter()
         while self._core.has_unfinished():
             known = counts.draft_tokens
@@ -90,13 +91,13 @@ class Answering(Driver):
                 if update.finish_reason == "error":
                     raise OctavoError(f"a request failed: {update.stop_reason}")
                 tokens += len(update.tokens)
-                drawn[update.request_id] += [token.token_id for token in update.tokens]
+                drawn[update.request_id] += update.tokens
             # No Verified yet: what is done between steps counts as the host's time.
             steps.append((now - before, tokens, counts.draft_tokens - known))
             before = now
             if not begun and all(drawn.values()):
                 begun = len(steps)
-        ids = tuple(tuple(drawn[name]) for name in names)
+        ids = tuple(tuple(token.token_id for token in drawn[name]) for name in names)
         return Answers(ids, tuple(Verified(*step) for step in steps[begun:]), before - start)
 
 

@@ -262,11 +262,9 @@ class Scheduler:
         self._latest = flight
         num_tokens = plan.num_tokens
         self.budget.observe(num_tokens, duration_s)
-        if not flight.plain:
-            flight.confirmed(self.kv)
+        flight.confirmed(self.kv)
         self._proposing = bool(result.drafts) and any(result.drafts.values())
-        if self.config.num_swap_pages:
-            self.kv.swap.observe(num_tokens, duration_s)
+        self.kv.swap.observe(num_tokens, duration_s)
         updates: list[RequestUpdate] = []
         errors, drawn = result.errors, result.tokens
         for place, request in enumerate(flight.requests):

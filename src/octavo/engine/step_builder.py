@@ -16,15 +16,13 @@ from octavo.engine.step_plan import EncoderInput, NewRow, RowStep, StepPlan
 class InFlight:
     """A step that was submitted and has no result yet: its plan, the requests of plan.steps, how often each
     had been preempted then (if that has grown, its pages were taken), the encoder outputs that the step
-    computes, and the requests whose pages it copies to swap space. plain: it computes and draws, and nothing
-    else has to be confirmed."""
+    computes, and the requests whose pages it copies to swap space."""
 
     plan: StepPlan
     requests: tuple[Request, ...]
     preemptions: tuple[int, ...]
     encoder_outputs: tuple[EncoderOutput, ...] = ()
     swapped: tuple[Request, ...] = ()
-    plain: bool = False
 
     def confirmed(self, kv: KVManager) -> None:
         """The step was executed, so what it wrote and copied can be used."""
@@ -40,6 +38,15 @@ class InFlight:
             kv.swap.forget(victim)
         kv.disk.executed(self.plan.step_id)
         kv.disk.abandon(self.plan.saves)
+
+
+class DecodeFlight(InFlight):
+    """A step of decode_step(): nothing that anybody waits for comes of it but tokens."""
+
+    __slots__ = ()
+
+    def confirmed(self, kv: KVManager) -> None:
+        pass
 
 
 def decode_step(
@@ -66,7 +73,7 @@ def decode_step(
         request.num_in_flight = 1
         request.kv.num_scheduled_tokens += 1
     plan = StepPlan(step_id, tuple(freed_rows), (), tuple(steps))
-    return InFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]), (), (), True)
+    return DecodeFlight(plan, tuple(running), tuple([r.metrics.num_preemptions for r in running]))
 
 
 class StepBuilder:

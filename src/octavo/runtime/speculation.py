@@ -108,7 +108,7 @@ class Speculation:
     def remove(self, row: int) -> None:
         """The row's request is gone, if it had any. Its tokens are still there."""
         if (occupant := self._rows.get(row)) is not None:
-            self._catch_up(row, occupant)
+            self._catch_up(row, occupant, self._states.length.item(row))
             self._leave(row)
 
     def _leave(self, row: int) -> None:
@@ -117,10 +117,9 @@ class Speculation:
             self.policy.remove(row)
             self.drawn_from.pop(row, None)
 
-    def _catch_up(self, row: int, occupant: Occupant, drawn: Sequence[int] = ()) -> None:
-        """Tell of the row's tokens since they were told last. drawn: the latest ones, of one step; the others
-        came one by one while proposers rested."""
-        length = self._states.length.item(row)
+    def _catch_up(self, row: int, occupant: Occupant, length: int, drawn: Sequence[int] = ()) -> None:
+        """Tell of the row's tokens since they were told last; it has `length`. drawn: the latest ones, of one
+        step; the others came one by one while proposers rested."""
         missed = length - occupant.told
         if missed <= 0:
             return
@@ -147,16 +146,13 @@ class Speculation:
         self.asking_s = 0.0
         if plan.step_id < self._rests_until:
             return handle
-        drawing: dict[int, Occupant] = {}
-        for step in plan.steps:
-            if step.sample and (occupant := self._rows.get(step.row)) is not None:
-                drawing[step.row] = occupant
-        if not drawing:
+        rows = self._rows
+        if isinstance(handle, Done):  # executed when it was submitted: each row is still the same request's
+            if rows:
+                self.follow(rows, handle.step)
             return handle
-        if isinstance(handle, Done):  # it was executed when it was submitted, so there is nothing to wait for
-            self.follow(drawing, handle.step)
-            return handle
-        return Followed(handle, partial(self.follow, drawing))
+        drawing = {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
+        return Followed(handle, partial(self.follow, drawing)) if drawing else handle
 
     def follow(self, rows: Mapping[int, Occupant], result: StepResult) -> StepResult:
         """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
@@ -168,15 +164,18 @@ class Speculation:
             return result
         begin = time.perf_counter()
         going: list[int] = []
-        for row, occupant in rows.items():
-            drawn = result.tokens.get(row, ())
-            if drawn and self._rows.get(row) is occupant:
-                self._catch_up(row, occupant, [token.token_id for token in drawn])
-                going.append(row)
+        known: dict[int, int] = {}
+        pairs = 0
         # (An array's elements one by one: its own operations cost more for the few rows of most steps.)
         lengths = self._states.length
-        known = {row: lengths.item(row) for row in result.tokens}
-        load = Load(len(known), len(known), sum(known.values()))
+        for row, drawn in result.tokens.items():
+            known[row] = length = lengths.item(row)
+            pairs += length
+            occupant = rows.get(row)
+            if drawn and occupant is not None and self._rows.get(row) is occupant:
+                self._catch_up(row, occupant, length, [token.token_id for token in drawn])
+                going.append(row)
+        load = Load(len(known), len(known), pairs)
         asked = self._asked(going, known, load)
         if drafts := self._proposer.propose(asked) if asked else {}:
             self._offer(self.policy.choose(drafts, known, load), result)
@@ -211,7 +210,7 @@ class Speculation:
     def reset(self) -> None:
         """Forget what requests before have left with the proposer."""
         for row, occupant in self._rows.items():
-            self._catch_up(row, occupant)
+            self._catch_up(row, occupant, self._states.length.item(row))
         self._proposer.reset()
 
 
@@ -237,7 +236,7 @@ class SpeculatingRunner(ModelRunner):
             super()._draw,
         )
         self._speculation = speculation
-        self._untold: tuple[Load, float, float, bool] | None = None  # a step; told of when the next begins
+        self._untold: list[tuple[Load, float, float, bool]] = []  # a step; told of when the next begins
         speculation.attach(self._states, self._samplings)
 
     @property
@@ -261,21 +260,16 @@ class SpeculatingRunner(ModelRunner):
 
     def _draw(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
         begin = time.perf_counter()
-        if self._untold is not None:
-            load, began, ended, verified = self._untold
+        for load, began, ended, verified in self._untold:
             # A step that has verified nothing need not have been followed by asking.
             apart = self._speculation.asking_apart or not verified
             other = self._speculation.asking_s if apart else 0.0
             self._speculation.took(load, ended - began, begin - began - other)
-            self._untold = None
-        drafted = False
-        for step in steps:
-            if step.drafts:
-                drafted = True
-                break
+        self._untold.clear()
+        drafted = any(step.drafts for step in steps)
         result = self._draw_drafted(step_id, steps) if drafted else self._draw_plain(step_id, steps)
         if drafted or step_id % TOLD_ONE_IN == 0:
-            self._untold = Load(*counted(steps)), begin, time.perf_counter(), drafted
+            self._untold.append((Load(*counted(steps)), begin, time.perf_counter(), drafted))
         return result
 
     def _draw_drafted(self, step_id: int, steps: Sequence[RowStep]) -> StepResult:
