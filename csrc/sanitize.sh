@@ -33,7 +33,7 @@ for kind in "$@"; do
     else
         # The interpreter itself leaks; the C++ library must be there before exceptions are intercepted.
         set_up="env ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=$(library libasan.so):$(library libstdc++.so.6)"
-        tests="tests/kernels tests/sampling/test_native.py"
+        tests="tests/kernels tests/sampling/test_native.py tests/spec/test_native_policy.py tests/spec/test_text_index.py"
     fi
     # One thread for NumPy's BLAS, whose own is not built for this; what a sanitizer prints is not captured.
     (cd "$build" && export OPENBLAS_NUM_THREADS=1 && $set_up "$python" -m pytest -p no:xdist -p no:cacheprovider -q --capture=sys \

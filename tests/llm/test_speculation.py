@@ -12,9 +12,10 @@ from octavo.assembly.planning import plan
 from octavo.engine_args import EngineArgs
 from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.kernels.select import native_available
+from octavo.runtime.speculation import Speculation
 from octavo.runtime.step_costs import StepCosts
 from octavo.spec import methods
-from octavo.spec.costs import CostTable, Load
+from octavo.spec.costs import CostTable
 from support.modelled import first_layer_of
 from support.seq2seq import make_folder
 from support.tiny_engine import save_tiny_llama, save_words
@@ -54,23 +55,15 @@ def told(llm: LLM) -> list[Any]:
     return [[(c.token_ids, c.text, c.logprobs, c.finish_reason) for c in out.outputs] for out in outputs]
 
 
-class StepsCostTheSame(CostTable):
-    """Whatever they verify, so that every draft is worth it, however long that takes here."""
-
-    def __init__(self) -> None:
-        super().__init__({1: 1.0, 256: 1.0})
-
-    def observe(self, load: Load, seconds: float) -> None:
-        pass
-
-
 @pytest.mark.skipif(not native_available(), reason="the reference's sums depend on the number of rows")
 @pytest.mark.parametrize("policy", ["fixed", "auto"])
 @pytest.mark.parametrize("method", methods())
 def test_answers_are_those_without(
     folder: Path, drafter: Path, method: str, policy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(StepCosts, "table", lambda _: StepsCostTheSame())
+    # Steps cost the same, so that every draft is worth it, however long that takes here.
+    monkeypatch.setattr(StepCosts, "table", lambda _: CostTable({1: 1.0, 256: 1.0}))
+    monkeypatch.setattr(Speculation, "took", lambda *_: None)
     config = {**config_of(method, drafter), "policy": policy}
     llm = LLM(str(folder), speculative_config=config, **OPTIONS)
     assert told(llm) == told(LLM(str(folder), **OPTIONS))

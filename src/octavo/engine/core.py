@@ -257,8 +257,8 @@ class EngineCore:
             return self._failed(plan, error, self._flights)
         now = self.clock()
         # With two steps in flight this one began when the one before it ended.
-        before, self._last_result_time = self._last_result_time, now
-        duration = now - (before if before > submitted else submitted)
+        duration = now - max(submitted, self._last_result_time)
+        self._last_result_time = now
         self.failed_steps = 0
         self._steps += 1
         return self.scheduler.update(result, now, duration)

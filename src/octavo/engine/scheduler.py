@@ -364,10 +364,8 @@ class Scheduler:
         self._freed += request.group.leave(request)
 
     def counts_of_last_step(self) -> dict[Request, int]:
-        """How many tokens each request has computed in the step whose result came last, until the next one is
-        planned.
-
-        By request: its row may be another one's by now.
+        """How many tokens each request has computed in the step whose result came last; {} where the next one
+        is planned already. By request: its row may be another one's by now.
         """
         flight = self._latest
         if flight is None:
