@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -269,9 +270,48 @@ async def later(llm: AsyncLLM, seconds: float, prompt: Any, wanted: SamplingPara
     return await ask(llm, prompt, wanted)
 
 
+async def drafts(place: Place) -> AsyncIterator[Check]:
+    """Answers with drafts, several at once, are those without: to the bit with bit_exact. Without it a row
+    beside drafted ones takes other matrix products: of greedy answers, the share of tokens that are another
+    choice is told, up to each answer's first, since what follows that is another text. Half of what each
+    request predicts is the answer without drafts, so that drafts are accepted and rejected."""
+    count, many = (6, 3) if place.small else (64, 8)
+    prompts = [place.prompt(n, 8 if place.small else 40) for n in range(many)]
+    config = {"method": "ngram", "num_speculative_tokens": 4, "policy": "fixed"}
+    for kind, exact in (("drafts, bit-exact", True), ("drafts", False)):
+        wishes = [params(count, n, **({} if exact else {"temperature": 0.0})) for n in range(many)]
+        async with place.engine(bit_exact=exact) as llm:
+            plain = [answer(one) for one in await asyncio.gather(*map(partial(ask, llm), prompts, wishes))]
+        halves = [tokens[: count // 2] for tokens, *_ in plain]
+        wishes = [
+            replace(wish, speculative={"prediction": [*half, *reversed(half)]})
+            for wish, half in zip(wishes, halves, strict=True)
+        ]
+        async with place.engine(bit_exact=exact, speculative_config=config) as llm:
+            found = [answer(one) for one in await asyncio.gather(*map(partial(ask, llm), prompts, wishes))]
+            counts = llm.stats().drafts
+        idle = counts.accepted_tokens == 0 or counts.accepted_tokens == counts.draft_tokens
+        yield f"{kind}: none was accepted, or none rejected", float(idle), 0.0
+        if exact:
+            yield f"{kind}: answers of other bits", different(found, plain), 0.0
+        else:
+            share = other_choices([one[0] for one in found], [one[0] for one in plain])
+            yield f"{kind}: share of first choices that are others (told, not judged)", share, 1.0
+
+
+def other_choices(got: Sequence[Sequence[int]], want: Sequence[Sequence[int]]) -> float:
+    """Of the tokens of answers up to the first that differs, itself included, the share that differs."""
+    compared = others = 0
+    for one, other in zip(got, want, strict=True):
+        at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None)
+        others += at is not None
+        compared += len(other) if at is None else at + 1
+    return others / max(compared, 1)
+
+
 CHECKS: dict[str, EngineCheck] = {
     "text": text, "streams": streams, "structured": structured, "prefix": prefix, "disk": disk,
-    "preemption": preemption, "abort": leaving, "overload": overload, "drain": drain,
+    "preemption": preemption, "drafts": drafts, "abort": leaving, "overload": overload, "drain": drain,
     "device lost": device_lost, "too little memory": too_small, "crowds": crowds,
 }  # fmt: skip
 

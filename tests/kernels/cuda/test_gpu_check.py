@@ -242,10 +242,10 @@ def test_the_whole_script(tmp_path: Path) -> None:
     assert len(table) == 22
     assert asked_for(done) <= ALLOWED
     without = [row["note"] for row in table if row["value"] is None]
-    why = [note for note in without if not note.startswith(("not resolved", "left out: tokenizers"))]
+    why = [note for note in without if not note.startswith("not resolved") and "tokenizers" not in note]
     assert len(why) == 1
     assert why[0].partition("; ")[2].startswith("transformers did not run"), "it is absent here"
-    assert [row["work"] for row in table if row["note"].startswith("left out: tokenizers")] == [
+    assert [row["work"] for row in table if "tokenizers" in row["note"]] == [
         "tiny dense, 1 stream, whole engine: share of bandwidth", "3 conversations, offline, 3 at once",
         "3 users over HTTP, 3 conversations, over offline",
     ]  # fmt: skip

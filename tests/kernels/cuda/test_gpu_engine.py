@@ -21,7 +21,7 @@ from support.cuda import interpreted
 
 BENCHMARKS = str(Path(__file__).parents[3] / "benchmarks")
 ENGINE = (
-    "text", "streams", "structured", "prefix", "disk", "preemption", "abort", "overload", "drain",
+    "text", "streams", "structured", "prefix", "disk", "preemption", "drafts", "abort", "overload", "drain",
     "device lost", "too little memory", "crowds",
 )  # fmt: skip
 SERVED = (
@@ -64,7 +64,7 @@ def test_engine(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["text", "disk"])
+@pytest.mark.parametrize("name", ["text", "disk", "drafts"])
 def test_engine_on_interpreted_kernels(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The GPU's own path: draws and pages on the device, steps in flight, swapped and saved pages.
 
@@ -96,6 +96,7 @@ def test_engine_on_interpreted_kernels(name: str, tmp_path: Path, monkeypatch: p
         ("preemption", {"num_pages": 96}, "computed again: preemptions that are missing"),
         ("preemption", {"swap_space": 0.0}, "swapped: pages that are missing"),
         ("overload", {"max_waiting": 64}, "overload: refusals that are missing"),
+        ("drafts", {"speculative_config": None}, "drafts: none was accepted, or none rejected"),
         ("too little memory", {"num_pages": 96}, "too little memory: not refused, or without how much"),
     ],
 )
@@ -113,7 +114,7 @@ def test_wrong_bits_are_noticed(tmp_path: Path) -> None:
         return [*tokens[:-1], tokens[-1] + next(turns)], scores, reason
 
     with mock.patch.object(engine, "answer", off):
-        for name, count in (("prefix", 1), ("abort", 1), ("preemption", 2), ("crowds", 1)):
+        for name, count in (("prefix", 1), ("abort", 1), ("preemption", 2), ("drafts", 1), ("crowds", 1)):
             found = wrong(engine.run(name, place(tmp_path)))
             assert len([what for what in found if "other bits" in what]) == count
         assert len(wrong(engine.run("text", place(tmp_path)))) == 1
@@ -132,6 +133,14 @@ def test_an_engine_that_goes_on_is_noticed(tmp_path: Path) -> None:
         assert wrong(engine.run("drain", place(tmp_path))) == ["drain: a new request was taken"]
     with mock.patch.object(gpu("place"), "break_device", return_value=None):
         assert len(wrong(engine.run("device lost", place(tmp_path)))) == 2
+
+
+def test_other_choices_are_counted_up_to_the_first() -> None:
+    other = gpu("engine").other_choices
+    assert other([[1, 2, 3], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]) == 0.0
+    assert other([[1, 9, 9], [4, 5, 6]], [[1, 2, 3], [4, 5, 6]]) == 1 / 5
+    assert other([[9, 9, 9]], [[1, 2, 3]]) == 1.0
+    assert other([], []) == 0.0
 
 
 def test_structured_answers_are_read() -> None:
