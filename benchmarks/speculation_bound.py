@@ -176,7 +176,7 @@ def tables(options: argparse.Namespace) -> tuple[Answering, list[CostTable]]:
     """An engine that answers plainly, and what steps cost at several starts."""
     costs = []
     for _ in range(STARTS):
-        with mock.patch.object(policy, "_native", return_value=None):  # Python's policy shows its table
+        with mock.patch.object(policy, "native_class", return_value=None):  # Python's policy shows its table
             engine = Answering(
                 options.model, max_num_seqs=1, threads=options.threads,
                 speculative_config={"method": "ngram", "num_speculative_tokens": MOST},

@@ -10,4 +10,4 @@ from octavo.spec import text_index
 @pytest.fixture
 def python_texts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts are Python's, whose lines can be counted."""
-    monkeypatch.setattr(text_index, "_native", lambda: None)
+    monkeypatch.setattr(text_index, "native_class", lambda name: None)

@@ -11,8 +11,9 @@ import pkgutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from octavo.errors import InvalidRequestError
 
@@ -110,6 +111,12 @@ def make_backend(name: str, wanted: WantedBackend) -> Backend:
 def native_available() -> bool:
     """Whether the C++ extension was built."""
     return importlib.util.find_spec("octavo.kernels._native") is not None
+
+
+@lru_cache(maxsize=8)
+def native_class(name: str) -> Any:
+    """A class of the C++ extension; None: that was not built."""
+    return getattr(importlib.import_module("octavo.kernels._native"), name) if native_available() else None
 
 
 def kernels_hash(name: str) -> str:

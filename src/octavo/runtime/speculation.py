@@ -147,12 +147,15 @@ class Speculation:
         if plan.step_id < self._rests_until:
             return handle
         rows = self._rows
-        if isinstance(handle, Done):  # executed when it was submitted: each row is still the same request's
-            if rows:
-                self.follow(rows, handle.step)
-            return handle
         drawing = {step.row: rows[step.row] for step in plan.steps if step.sample and step.row in rows}
         return Followed(handle, partial(self.follow, drawing)) if drawing else handle
+
+    def followed(self, result: StepResult) -> StepResult:
+        """follow() a step that was executed just now: each row is still the same request's."""
+        self.asking_s = 0.0
+        if result.step_id < self._rests_until or not self._rows:
+            return result
+        return self.follow(self._rows, result)
 
     def follow(self, rows: Mapping[int, Occupant], result: StepResult) -> StepResult:
         """Tell proposer and policy what was drawn, and add to the result what the next step may verify.
@@ -230,11 +233,8 @@ class SpeculatingRunner(ModelRunner):
     def __init__(self, *args: Any, speculation: Speculation, **more: Any) -> None:
         super().__init__(*args, **more)
         # (Bound once: super() looks through all classes each time.)
-        self._submit_plain, self._begin_plain, self._draw_plain = (
-            super().submit,
-            super()._begin,
-            super()._draw,
-        )
+        self._execute_plain, self._begin_plain = super().execute, super()._begin
+        self._draw_plain = super()._draw
         self._speculation = speculation
         self._untold: list[tuple[Load, float, float, bool]] = []  # a step; told of when the next begins
         speculation.attach(self._states, self._samplings)
@@ -243,8 +243,8 @@ class SpeculatingRunner(ModelRunner):
     def activation_bytes(self) -> int:
         return super().activation_bytes + self._speculation.activation_bytes
 
-    def submit(self, plan: StepPlan) -> Handle:
-        return self._speculation.following(plan, self._submit_plain(plan))
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self._speculation.followed(self._execute_plain(plan))
 
     def _begin(self, plan: StepPlan) -> None:
         self._speculation.follow_pages(plan)
@@ -335,6 +335,12 @@ class OverlappedSpeculation(SpeculatingRunner, OverlappedRunner):
     It never tells the policy what a step took: steps overlap there, and one has no time of its own. What was
     measured at start stands.
     """
+
+    def submit(self, plan: StepPlan) -> Handle:
+        return self._speculation.following(plan, super().submit(plan))
+
+    def execute(self, plan: StepPlan) -> StepResult:
+        return self.submit(plan).result()
 
     def _launch(
         self, step_id: int, steps: Sequence[RowStep], logprobs: ByRow, vectors: dict[int, Vector | RowError]

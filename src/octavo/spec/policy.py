@@ -31,14 +31,12 @@ from memory: telling Auto of one row's tokens and letting it choose took 100 mic
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any, Protocol
+from typing import Protocol
 
-from octavo.kernels.select import native_available
+from octavo.kernels.select import native_class
 from octavo.params.drafts import Draft
 from octavo.spec.acceptance import Acceptance
 from octavo.spec.costs import CostTable, Load
@@ -116,17 +114,10 @@ class Policy(Protocol):
 
 def new_auto(costs: CostTable) -> Policy:
     """An Auto with these costs: the extension's, where that was built."""
-    if (native := _native()) is None:
+    if (native := native_class("NativePolicy")) is None:
         return Auto(costs)
     made: Policy = native(*costs.points, costs.pair_s)
     return made
-
-
-@lru_cache(maxsize=1)
-def _native() -> Any:
-    if not native_available():
-        return None
-    return importlib.import_module("octavo.kernels._native").NativePolicy
 
 
 class Fixed:

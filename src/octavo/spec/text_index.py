@@ -24,17 +24,15 @@ row instead of 90 (ngram), and 90 instead of 220 (suffix): a step's weights have
 
 from __future__ import annotations
 
-import importlib
 from array import array
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from octavo.kernels.select import native_available
+from octavo.kernels.select import native_class
 
 if TYPE_CHECKING:
     from octavo.kernels._native import NativeTextIndex
@@ -70,15 +68,8 @@ def new_text(levels: Sequence[int], capacity: int) -> Text:
         levels: lengths of runs that are looked up, ascending; a match has at least the first.
         capacity: tokens that it holds at most, the latest.
     """
-    made: Text = (_native() or TextIndex)(levels, capacity)
+    made: Text = (native_class("NativeTextIndex") or TextIndex)(levels, capacity)
     return made
-
-
-@lru_cache(maxsize=1)
-def _native() -> Any:
-    if not native_available():
-        return None
-    return importlib.import_module("octavo.kernels._native").NativeTextIndex
 
 
 class TextIndex:
