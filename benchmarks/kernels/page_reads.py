@@ -9,8 +9,9 @@ other. Two threads share the pages of each layer and head. Arms, in turns:
     pages         in attention's order, nothing computed
     pages, N      N multiply-adds of 16-bit pairs with each load, as N query heads of a KV head ask for
 
-Each arm asks 0, 1, 2 and 4 pages ahead, to the first cache and to the second, and its fastest way counts.
-No attention kernel over such pages reads faster than its arm: softmax, scales and merging come on top.
+Each arm asks 0, 1, 2 and 4 pages ahead, and its fastest way counts: of "together" to whichever cache, of the
+others to the first and to the second, apart. No attention kernel over such pages reads faster than its
+arms: softmax, scales and merging come on top.
 Needs a C++ compiler and AVX2.
 """
 
@@ -30,6 +31,7 @@ from harness import report, usable_cores, write
 
 PAGE = 16
 """Positions of a page."""
+TOGETHER = ("together, cache 1", "together, cache 2")
 
 SOURCE = r"""
 #include <immintrin.h>
@@ -104,38 +106,41 @@ uint8_t* huge_pages(size_t bytes) {
     return static_cast<uint8_t*>(memset(reinterpret_cast<void*>(base), 1, bytes));
 }
 
-// layers heads head_bytes pages threads rounds: lines "arm bytes-a-second"
+// layers heads head_bytes pages threads rounds: lines "arm cache bytes-a-second"
 int main(int, char** given) {
     const long layers = atol(given[1]), heads = atol(given[2]), head = atol(given[3]), pages = atol(given[4]);
     const long threads = atol(given[5]), rounds = atol(given[6]), layer = heads * head, page = layers * layer;
     const uint8_t* base = huge_pages(static_cast<size_t>(page * (pages + 4)));
     for (long round = 0; round < rounds; round++)
-        for (int arm = -1; arm < 4; arm++) {
-            double best = 0;
-            for (long ahead : {0, 1, 2, 4})
-                for (int hint = 0; hint < 2; hint++) {
+        for (int arm = -1; arm < 4; arm++)
+            for (int hint = 0; hint < 2; hint++) {
+                double best = 0;
+                for (long ahead : {0, 1, 2, 4}) {
                     Read r{base, pages, layers, heads, page, layer, head, head, ahead};
                     if (arm < 0) r.layers = r.heads = 1, r.chunk = page;
                     const double took = seconds(r, std::max(arm, 0), hint, threads);
                     best = std::max(best, static_cast<double>(page * pages) / took);
                 }
-            printf("%d %.6g\n", arm, best);
-        }
+                printf("%d %d %.6g\n", arm, hint + 1, best);
+            }
 }
 """
 
 
-def name_of(arm: int) -> str:
-    return "together" if arm < 0 else f"pages, {arm} multiply-adds" if arm else "pages"
+def name_of(arm: int, cache: int) -> str:
+    if arm < 0:
+        return TOGETHER[cache - 1]
+    return (f"pages, {arm} multiply-adds" if arm else "pages") + f", cache {cache}"
 
 
 def rates(lines: Sequence[str]) -> dict[str, list[float]]:
     """Arm -> its rounds, bytes a second."""
     found: dict[str, list[float]] = {}
     for line in lines:
-        arm, rate = line.split()
-        found.setdefault(name_of(int(arm)), []).append(float(rate))
-    return found
+        arm, cache, rate = line.split()
+        found.setdefault(name_of(int(arm), int(cache)), []).append(float(rate))
+    ways = [found.pop(way) for way in TOGETHER]
+    return {"together": [max(round) for round in zip(*ways, strict=True)], **found}
 
 
 def shares(found: Mapping[str, Sequence[float]]) -> dict[str, float]:
@@ -181,7 +186,7 @@ def main() -> None:
         print(json.dumps(result, indent=2))
     else:
         for arm, share in shares(found).items():
-            print(f"{arm:26}{statistics.median(found[arm]) / 1e9:7.1f} GB/s{share:8.1%}")
+            print(f"{arm:34}{statistics.median(found[arm]) / 1e9:7.1f} GB/s{share:8.1%}")
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
 

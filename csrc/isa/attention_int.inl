@@ -38,7 +38,7 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
             VI column[COLUMN * H];
             UNROLL for (int n = 0; n < COLUMN; n++) {
                 const int half = first + first_column + n;
-                if (AHEAD) prefetch(k.next[half] + at);
+                if (AHEAD) prefetch_far(k.next[half] + at);
                 UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload_once(k.at[half] + at + 2 * j * VW);
             }
             UNROLL for (int r = 0; r < R; r++) {
@@ -76,7 +76,7 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
         const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
         for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += v.stride) {
             UNROLL for (int n = 0; n < N; n += LINE)
-                if (AHEAD) prefetch(next + 32 * n);
+                if (AHEAD) prefetch_far(next + 32 * n);
             UNROLL for (int n = 0; n < N * H; n += COLUMN * H) {
                 VI x[COLUMN * H];
                 UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload_once(row + 2 * (n + j) * VW);

@@ -62,7 +62,7 @@ __attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_
         UNROLL for (int r = 0; r < R; r++) b[r] = vset1(q[r]);
         UNROLL for (int half = 0; half < 2; half++) {
             const int64_t at = i * k.stride;
-            prefetch(k.next[half] + at);
+            prefetch_far(k.next[half] + at);
             UNROLL for (int j = 0; j < H; j++) {
                 const V column = vload_as(k.at[half] + at + j * VW);
                 UNROLL for (int r = 0; r < R; r++) z[r][half * H + j] = vfma(column, b[r], z[r][half * H + j]);
@@ -85,7 +85,7 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
         const T* row = v.at[half] + (low - 16 * half) * v.stride + c;
         const T* next = v.next[half] + (low - 16 * half) * v.stride + c;
         for (int i = low; i < high; i++, row += v.stride, next += v.stride) {
-            UNROLL for (int j = 0; j < NV; j += LINE) prefetch(next + j * VW);
+            UNROLL for (int j = 0; j < NV; j += LINE) prefetch_far(next + j * VW);
             V b[R];
             UNROLL for (int r = 0; r < R; r++) b[r] = vset1(p[r * kRescale + i]);
             UNROLL for (int j = 0; j < NV; j++) {
