@@ -181,8 +181,8 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
 }
 
 // Pages lie apart, where the hardware does not look ahead: where the block `ahead` positions later lies, which may
-// be of one of the items after this one. Its lines are asked for into the second-level cache (prefetch_far), since the
-// first one waits for fewer lines at a time (on a Zen 4: benchmarks/kernels/page_reads.py).
+// be of one of the items after this one. Keys and values are asked for into the second-level cache (prefetch_far): the
+// first one waits for fewer lines at a time (on a Zen 4: benchmarks/kernels/page_reads.py). Scales, a line each, are not.
 enum { kAhead = 4 * kRescale, kIntegersAhead = 2 * kRescale };
 SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }
