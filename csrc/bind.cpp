@@ -20,6 +20,12 @@ Weights pack_sources(Pool& pool, WeightArena& arena, const Matrix& as, const std
     });
 }
 
+template <class T> T page_bytes(const KVCache& cache, nb::handle array) {
+    T bytes = exactly<T>(array, "a page's bytes");
+    if (static_cast<int64_t>(bytes.shape(0)) != cache.page_bytes()) refuse_array("a page's bytes");
+    return bytes;
+}
+
 } // namespace
 } // namespace octavo
 
@@ -79,11 +85,13 @@ NB_MODULE(_native, m) {
         .def_prop_ro("nbytes", &KVCache::nbytes)
         .def("copy_pages", &KVCache::copy_pages, nb::call_guard<nb::gil_scoped_release>())
         .def("move_slots", &KVCache::move_slots, nb::call_guard<nb::gil_scoped_release>())
-        .def("pages", [](nb::handle_t<KVCache> self) {
-            const KVCache& cache = nb::cast<const KVCache&>(self);
-            const size_t shape[2] = {static_cast<size_t>(cache.num_pages()), static_cast<size_t>(cache.page_bytes())};
-            return nb::ndarray<nb::numpy, uint8_t>(cache.data(), 2, shape, self);
-        });
+        .def_prop_ro("page_bytes", &KVCache::page_bytes)
+        .def("read_page", [](const KVCache& self, int64_t page, nb::handle to) {
+            self.read_page(page, page_bytes<Result<uint8_t, 1>>(self, to).data());
+        }, "page"_a, "to"_a)
+        .def("write_page", [](KVCache& self, int64_t page, nb::handle from) {
+            self.write_page(page, page_bytes<Array<uint8_t, 1>>(self, from).data());
+        }, "page"_a, "data"_a);
 
     bind_program(m);
     bind_sampling(m);

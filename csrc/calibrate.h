@@ -7,8 +7,9 @@
 namespace octavo {
 
 // Bytes read per second by all threads of the pool together, over and over from a buffer of `bytes`, rounded up to
-// whole MiB: the best of `rounds` in each of several ways to read. What a cache keeps from one pass to the next
-// counts, as it does for a model's step that reads as many bytes.
+// whole MiB: the fastest of several ways to read, of each its median over `rounds`, since the best moment of a memory
+// that others use as well says nothing of the steps beside it, which are medians too. What a cache keeps from one pass
+// to the next counts, as it does for a model's step that reads as many bytes.
 double read_bandwidth(Pool& pool, size_t bytes, int rounds);
 
 // Cycles per second of this core right now: a chain of dependent steps takes one cycle each.

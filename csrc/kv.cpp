@@ -1,5 +1,6 @@
 #include "kv.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <stdexcept>
@@ -52,9 +53,8 @@ void move_slot(const KVView& v, int64_t from, int64_t to) {
     }
 }
 
-} // namespace
-
-int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views) {
+// Where a page's parts lie in the layers' order; returns its bytes.
+int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views) {
     int64_t at = 0;
     for (const KVShape& s : layers) {
         if (s.heads < 1 || s.d < 1 || s.dv < 1) throw std::invalid_argument("a KV layer needs heads and dimensions");
@@ -85,15 +85,50 @@ int64_t KVCache::plan(const std::vector<KVShape>& layers, int64_t page_size, std
     return at;
 }
 
+// Long enough that memory is read at most of the rate of one endless stream; of a small cache an eighth, which is
+// what the last run, of which not all pages need be there, may take beyond the pages.
+constexpr int64_t kRunBytes = int64_t{256} << 10, kRuns = 8;
+int64_t run_bits(const std::vector<KVView>& layers, int64_t num_pages) {
+    int64_t longest = 1, bits = 0;
+    for (const KVView& v : layers) longest = std::max(longest, v.head_stride);
+    while ((longest << bits) < kRunBytes && (kRuns << (bits + 1)) <= num_pages) bits++;
+    return bits;
+}
+
+// f(place in a page's bytes, place in memory, bytes) of each layer's heads.
+template <class F> void each_part(const std::vector<KVView>& layers, int64_t page, const F& f) {
+    int64_t at = 0;
+    for (const KVView& v : layers)
+        for (int64_t h = 0; h < v.heads; h++, at += v.page_stride)
+            f(at, head_of(v, page, h), static_cast<size_t>(v.page_stride));
+}
+
+} // namespace
+
 KVCache::KVCache(const std::vector<KVShape>& layers, int64_t num_pages, int64_t page_size, bool sliding)
     : num_pages_(checked(num_pages, "a KV cache has at least one page")), sliding_(sliding),
-      page_stride_(plan(layers, checked(page_size, "a page has at least one slot"), layers_)),
-      region_(static_cast<size_t>(page_stride_ * num_pages), true) {
+      page_bytes_(plan(layers, checked(page_size, "a page has at least one slot"), layers_)),
+      run_bits_(run_bits(layers_, num_pages)),
+      region_(static_cast<size_t>(round_up(num_pages, int64_t{1} << run_bits_) * page_bytes_), true) {
     for (KVView& v : layers_) {
         v.base = region_.data();
-        v.page_stride = page_stride_;
         v.num_pages = num_pages;
+        v.run_bits = run_bits_;
+        v.run_stride = page_bytes_ << run_bits_;
+        v.page_stride = v.head_stride;
+        v.layer_at <<= run_bits_;
+        v.head_stride <<= run_bits_;
     }
+}
+
+void KVCache::read_page(int64_t page, uint8_t* to) const {
+    if (page < 0 || page >= num_pages_) throw std::invalid_argument("a page to read lies outside the cache");
+    each_part(layers_, page, [&](int64_t at, const uint8_t* here, size_t n) { std::memcpy(to + at, here, n); });
+}
+
+void KVCache::write_page(int64_t page, const uint8_t* from) {
+    if (page < 0 || page >= num_pages_) throw std::invalid_argument("a page to write lies outside the cache");
+    each_part(layers_, page, [&](int64_t at, uint8_t* here, size_t n) { std::memcpy(here, from + at, n); });
 }
 
 void KVCache::check_slots(const BatchView& b, const KVView& kv) const {
@@ -111,19 +146,19 @@ void KVCache::copy_pages(const std::vector<std::pair<int64_t, int64_t>>& pairs) 
             throw std::invalid_argument("a page to copy lies outside the cache");
         targets.insert(to);
     }
-    const size_t bytes = static_cast<size_t>(page_stride_);
     bool overlap = false;
     for (auto [from, to] : pairs) overlap |= targets.count(from) > 0;
+    const size_t bytes = static_cast<size_t>(page_bytes_);
     if (!overlap) {
         for (auto [from, to] : pairs)
-            std::memcpy(region_.data() + to * page_stride_, region_.data() + from * page_stride_, bytes);
+            for (const KVView& v : layers_)
+                for (int64_t h = 0; h < v.heads; h++)
+                    std::memcpy(head_of(v, to, h), head_of(v, from, h), static_cast<size_t>(v.page_stride));
         return;
     }
     std::vector<uint8_t> read(bytes * pairs.size());
-    for (size_t i = 0; i < pairs.size(); i++)
-        std::memcpy(read.data() + i * bytes, region_.data() + pairs[i].first * page_stride_, bytes);
-    for (size_t i = 0; i < pairs.size(); i++)
-        std::memcpy(region_.data() + pairs[i].second * page_stride_, read.data() + i * bytes, bytes);
+    for (size_t i = 0; i < pairs.size(); i++) read_page(pairs[i].first, read.data() + i * bytes);
+    for (size_t i = 0; i < pairs.size(); i++) write_page(pairs[i].second, read.data() + i * bytes);
 }
 
 void KVCache::move_slots(const std::vector<std::pair<int64_t, int64_t>>& pairs) {

@@ -225,16 +225,17 @@ struct ScreenArgs {
     const uint8_t* upcoming;
 };
 
-// Pages of one layer: head h of page p is at base + p * page_stride + layer_at + h * head_stride, and in it, one
-// after the other,
+// Pages of one layer. 2^run_bits pages whose numbers follow each other are a run, and a head's parts of them lie one
+// after the other: head h of page p is at base + layer_at + (p >> run_bits) * run_stride + h * head_stride +
+// (p's place in its run) * page_stride, and in it, one after the other,
 //   k [d][page_size], of integers their factors ks [page_size] f32, v [page_size][dv], of integers vs [page_size].
 // K is transposed so that a vector holds consecutive positions of one dimension. Integers lie in pairs, those
 // of one product and one addition: k [d / 2][page_size][2], v [page_size / 2][dv][2]; a last row without a
 // second follows as it is. latent: there is no v, and no vs; the values are the first dv dimensions of k.
 struct KVView {
     uint8_t* base;
-    int64_t page_stride, layer_at, head_stride, ks_at, v_at, vs_at;
-    int64_t num_pages, page_size;
+    int64_t run_stride, layer_at, head_stride, page_stride, ks_at, v_at, vs_at;
+    int64_t run_bits, num_pages, page_size;
     int64_t heads, d, dv;
     KVType type;
     bool latent;
@@ -243,7 +244,8 @@ struct KVView {
 static inline bool is_integer(KVType type) { return type == KVType::S8 || type == KVType::S16; }
 static inline int64_t element_size(KVType type) { return type == KVType::F32 ? 4 : type == KVType::S8 ? 1 : 2; }
 static inline uint8_t* head_of(const KVView& kv, int64_t page, int64_t head) {
-    return kv.base + page * kv.page_stride + kv.layer_at + head * kv.head_stride;
+    const int64_t place = page & ((int64_t{1} << kv.run_bits) - 1);
+    return kv.base + kv.layer_at + (page >> kv.run_bits) * kv.run_stride + head * kv.head_stride + place * kv.page_stride;
 }
 
 struct BatchView {

@@ -2,12 +2,13 @@
 
     .venv/bin/python benchmarks/kernels/page_reads.py [--context 8000] [--json] [--write]
 
-Pages lie as the KV cache has them: all layers of a page together, each head's keys and values one after the
-other. Two threads share the pages of each layer and head. Arms, in turns:
+Two threads share the pages of each layer and head. Arms, in turns:
 
     together      the same bytes from end to end
-    pages         in attention's order, nothing computed
-    pages, N      N multiply-adds of 16-bit pairs with each load, as N query heads of a KV head ask for
+    pages         in attention's order, all layers of a page together: a head's part of a page here, one there
+    runs          the same order, pages as the KV cache has them: of 64 that follow each other (--run) a
+                  head's parts lie end to end
+    ..., N        N multiply-adds of 16-bit pairs with each load, as N query heads of a KV head ask for
 
 Each arm asks 0, 1, 2 and 4 pages ahead, and its fastest way counts: of "together" to whichever cache, of the
 others to the first and to the second, apart. No attention kernel over such pages reads faster than its
@@ -47,7 +48,12 @@ SOURCE = r"""
 
 struct Read {
     const uint8_t* base;
-    long pages, layers, heads, page_bytes, layer_bytes, head_bytes, chunk, ahead;
+    long pages, layers, heads, head_bytes, run, chunk, ahead;
+
+    const uint8_t* at(long page, long layer, long head) const {
+        const long run_bytes = run * layers * heads * head_bytes;
+        return base + page / run * run_bytes + ((layer * heads + head) * run + page % run) * head_bytes;
+    }
 };
 
 // WORK is known to the compiler: a loop of unknown length would keep its sums in memory, and wait for these.
@@ -55,8 +61,7 @@ template <int HINT, int WORK> uint64_t read(const Read& r, long thread, long thr
     __m256i sum[4] = {}, factors[3] = {};
     for (int w = 0; w < 3; w++) factors[w] = _mm256_set1_epi16(static_cast<short>(3 + w));
     const long begin = r.pages * thread / threads, end = r.pages * (thread + 1) / threads;
-    const auto read_head = [&](const uint8_t* at) {
-        const uint8_t* later = at + r.ahead * r.page_bytes;
+    const auto read_head = [&](const uint8_t* at, const uint8_t* later) {
         for (long i = 0; i < r.chunk; i += 64) {
             if (r.ahead) __builtin_prefetch(later + i, 0, HINT ? 2 : 3);
             for (int half = 0; half < 2; half++) {
@@ -73,7 +78,7 @@ template <int HINT, int WORK> uint64_t read(const Read& r, long thread, long thr
     for (long layer = 0; layer < r.layers; layer++)
         for (long head = 0; head < r.heads; head++)
             for (long page = begin; page < end; page++)
-                read_head(r.base + page * r.page_bytes + layer * r.layer_bytes + head * r.head_bytes);
+                read_head(r.at(page, layer, head), r.at(page + r.ahead, layer, head));
     const __m256i low = _mm256_add_epi32(sum[0], sum[1]), high = _mm256_add_epi32(sum[2], sum[3]);
     return static_cast<uint64_t>(_mm256_extract_epi64(_mm256_add_epi32(low, high), 0));
 }
@@ -106,39 +111,43 @@ uint8_t* huge_pages(size_t bytes) {
     return static_cast<uint8_t*>(memset(reinterpret_cast<void*>(base), 1, bytes));
 }
 
-// layers heads head_bytes pages threads rounds: lines "arm cache bytes-a-second"
+// layers heads head_bytes pages threads rounds run: lines "arm run cache bytes-a-second"
 int main(int, char** given) {
     const long layers = atol(given[1]), heads = atol(given[2]), head = atol(given[3]), pages = atol(given[4]);
-    const long threads = atol(given[5]), rounds = atol(given[6]), layer = heads * head, page = layers * layer;
-    const uint8_t* base = huge_pages(static_cast<size_t>(page * (pages + 4)));
+    const long threads = atol(given[5]), rounds = atol(given[6]), long_run = atol(given[7]);
+    const long page = layers * heads * head;
+    const uint8_t* base = huge_pages(static_cast<size_t>(page * (pages + 2 * long_run + 4)));
     for (long round = 0; round < rounds; round++)
         for (int arm = -1; arm < 4; arm++)
-            for (int hint = 0; hint < 2; hint++) {
-                double best = 0;
-                for (long ahead : {0, 1, 2, 4}) {
-                    Read r{base, pages, layers, heads, page, layer, head, head, ahead};
-                    if (arm < 0) r.layers = r.heads = 1, r.chunk = page;
-                    const double took = seconds(r, std::max(arm, 0), hint, threads);
-                    best = std::max(best, static_cast<double>(page * pages) / took);
+            for (const long run : {1L, long_run}) {
+                if (arm < 0 && run > 1) continue;
+                for (int hint = 0; hint < 2; hint++) {
+                    double best = 0;
+                    for (long ahead : {0, 1, 2, 4}) {
+                        Read r{base, pages, layers, heads, head, run, head, ahead};
+                        if (arm < 0) r.layers = r.heads = 1, r.head_bytes = r.chunk = page;
+                        const double took = seconds(r, std::max(arm, 0), hint, threads);
+                        best = std::max(best, static_cast<double>(page * pages) / took);
+                    }
+                    printf("%d %ld %d %.6g\n", arm, run, hint + 1, best);
                 }
-                printf("%d %d %.6g\n", arm, hint + 1, best);
             }
 }
 """
 
 
-def name_of(arm: int, cache: int) -> str:
+def name_of(arm: int, run: int, cache: int) -> str:
     if arm < 0:
         return TOGETHER[cache - 1]
-    return (f"pages, {arm} multiply-adds" if arm else "pages") + f", cache {cache}"
+    return ("runs" if run > 1 else "pages") + (f", {arm} multiply-adds" if arm else "") + f", cache {cache}"
 
 
 def rates(lines: Sequence[str]) -> dict[str, list[float]]:
     """Arm -> its rounds, bytes a second."""
     found: dict[str, list[float]] = {}
     for line in lines:
-        arm, cache, rate = line.split()
-        found.setdefault(name_of(int(arm), int(cache)), []).append(float(rate))
+        *arm, rate = line.split()
+        found.setdefault(name_of(*map(int, arm)), []).append(float(rate))
     ways = [found.pop(way) for way in TOGETHER]
     return {"together": [max(round) for round in zip(*ways, strict=True)], **found}
 
@@ -156,7 +165,7 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
     # Keys and values of a page's positions in 16 bits, and a scale of each.
     head_bytes = 2 * (PAGE * options.dim * 2 + PAGE * 4)
     pages = options.context // PAGE
-    given = (options.layers, options.heads, head_bytes, pages, options.threads, options.rounds)
+    given = (options.layers, options.heads, head_bytes, pages, options.threads, options.rounds, options.run)
     with tempfile.TemporaryDirectory() as folder:
         source, program = Path(folder, "reads.cpp"), Path(folder, "reads")
         source.write_text(SOURCE)
@@ -174,6 +183,9 @@ def main() -> None:
     parser.add_argument("--heads", type=int, default=3, help="of keys and values; SmolLM2 has %(default)s")
     parser.add_argument("--dim", type=int, default=64, help="of a head")
     parser.add_argument("--context", type=int, default=8000)
+    parser.add_argument(
+        "--run", type=int, default=64, help="pages of a run, at least 2; SmolLM2 has %(default)s"
+    )
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--json", action="store_true")

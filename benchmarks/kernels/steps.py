@@ -71,16 +71,16 @@ def label(call: Call, recorder: Recorder) -> str:
     return f"linear {'+'.join(found)}"
 
 
-def best_time(run: Callable[[], object], spend: float, clock: Callable[[], float]) -> float:
-    """The shortest of as many runs as fit into so many seconds, at least two."""
+def times(run: Callable[[], object], spend: float, clock: Callable[[], float]) -> list[float]:
+    """Seconds of each of as many runs as fit into `spend`, at least one; the run before them warms up."""
     run()
-    best, end = float("inf"), time.perf_counter() + spend
-    while True:
+    found: list[float] = []
+    end = time.perf_counter() + spend
+    while not found or time.perf_counter() < end:
         start = clock()
         run()
-        best = min(best, clock() - start)
-        if time.perf_counter() >= end:
-            return best
+        found.append(clock() - start)
+    return found
 
 
 class Step:
@@ -131,10 +131,13 @@ class Step:
             )
         return built
 
-    def seconds(self, calls: Sequence[Call], spend: float) -> float:
+    def seconds(
+        self, calls: Sequence[Call], spend: float, which: Callable[[Sequence[float]], float] = min
+    ) -> float:
+        """A replay's seconds, of those that fit into `spend`: the shortest, or `which` says another."""
         built = self.program(calls, self.batch)
         clock = time.thread_time if self.backend.threads == 1 else time.perf_counter
-        return best_time(lambda: built.program.replay(self.batch), spend, clock)
+        return which(times(lambda: built.program.replay(self.batch), spend, clock))
 
     def kinds(self) -> Iterator[tuple[str, list[Call]]]:
         found: dict[str, list[Call]] = defaultdict(list)

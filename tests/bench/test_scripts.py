@@ -410,13 +410,13 @@ def test_five_hundred_hot_answers_are_valid() -> None:
 
 def test_reads_are_shares_of_their_own_rounds() -> None:
     reads = script("kernels.page_reads")
-    together = ["-1 1 40", "-1 2 30", "-1 1 9", "-1 2 10", "-1 1 20", "-1 2 20"]
-    pages = ["0 1 20", "0 2 40", "0 1 10", "0 2 5", "0 1 15", "0 2 20"]
-    found = reads.rates([*together, *pages, "3 1 10", "3 1 1", "3 1 4"])
-    more = {"pages, cache 2": [40, 5, 20], "pages, 3 multiply-adds, cache 1": [10, 1, 4]}
+    together = ["-1 1 1 40", "-1 1 2 30", "-1 1 1 9", "-1 1 2 10", "-1 1 1 20", "-1 1 2 20"]
+    pages = ["0 1 1 20", "0 64 2 40", "0 1 1 10", "0 64 2 5", "0 1 1 15", "0 64 2 20"]
+    found = reads.rates([*together, *pages, "3 1 1 10", "3 1 1 1", "3 1 1 4"])
+    more = {"runs, cache 2": [40, 5, 20], "pages, 3 multiply-adds, cache 1": [10, 1, 4]}
     assert found == {"together": [40, 10, 20], "pages, cache 1": [20, 10, 15], **more}
     # The machine slows down between rounds: medians of 0.5, 1, 0.75, of 1, 0.5 and 1, of 0.25, 0.1 and 0.2.
-    shares = {"pages, cache 1": 0.75, "pages, cache 2": 1.0, "pages, 3 multiply-adds, cache 1": 0.2}
+    shares = {"pages, cache 1": 0.75, "runs, cache 2": 1.0, "pages, 3 multiply-adds, cache 1": 0.2}
     assert reads.shares(found) == {"together": 1.0, **shares}
 
 

@@ -39,7 +39,7 @@ def instruction_sets() -> list[str]:
 
 
 class CpuKVCache:
-    """All layers' pages, one page of every layer side by side; touched lazily by the system."""
+    """All layers' pages, in runs of some that follow each other (csrc/kv.h); touched lazily by the system."""
 
     def __init__(
         self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False
@@ -57,7 +57,6 @@ class CpuKVCache:
         self._native = _native.KVCache(
             layers=shapes, num_pages=num_pages, page_size=page_size, sliding=sliding
         )
-        self._bytes: U8 = self._native.pages()
         self._layers = [CpuKVLayer(_native.KVLayer(self._native, i), spec) for i, spec in enumerate(layers)]
 
     @property
@@ -76,13 +75,15 @@ class CpuKVCache:
 
     @property
     def page_bytes(self) -> int:
-        return int(self._bytes.shape[1])
+        return self._native.page_bytes
 
     def read_page(self, page: int) -> U8:
-        return np.array(self._bytes[page])
+        data = np.empty(self.page_bytes, np.uint8)
+        self._native.read_page(page, data)
+        return data
 
     def write_page(self, page: int, data: U8) -> None:
-        self._bytes[page] = data
+        self._native.write_page(page, np.ascontiguousarray(data))
 
 
 class CpuEagerOps(Recorder):

@@ -7,14 +7,14 @@ from octavo.kernels.cpu import CpuBackend
 
 SWEEP_BYTES = 1 << 28
 """Far larger than any cache of today's CPUs that a process could claim for itself."""
-SWEEP_ROUNDS = 3
-"""Of each way to read, of which there are ten."""
+SWEEP_ROUNDS = 5
+"""Of each way to read, of which there are ten; the middle one counts."""
 
 
 def read_bandwidth(backend: CpuBackend, nbytes: int = SWEEP_BYTES, rounds: int = SWEEP_ROUNDS) -> float:
     """Bytes a second that all threads of the backend read together, over and over from nbytes of memory.
 
-    The fastest of several ways to read, each tried in every round.
+    The fastest of several ways to read, each tried in every round; of a way the median counts.
     """
     return _native.read_bandwidth(backend.pool, nbytes, rounds)
 
