@@ -6,12 +6,14 @@
 #include <map>
 #include <stdexcept>
 
+#include "cpu.h"
 #include "ops.h"
 
 namespace octavo {
 
 constexpr int64_t kItems = 12, kFewRows = 48; // items of each thread that are aimed at; rows below which none is cut
 constexpr int64_t kRanges = 8; // of items claimed together, for each thread, were there no shorter ones at the end
+constexpr int64_t kCached = 128; // positions that are read or asked for at a time by few rows: in three quarters of a cache
 constexpr int64_t kPieces = 12; // of long sequences, for each thread: few pieces are long streams, many end together
 
 // The position of the first token of a step.
@@ -171,7 +173,8 @@ namespace {
 class Attention : public Op {
 public:
     Attention(AttentionOpSpec spec, std::shared_ptr<AttentionPlan> plan)
-        : spec_(std::move(spec)), kv_(spec_.layer.view()), plan_(std::move(plan)) {}
+        : spec_(std::move(spec)), kv_(spec_.layer.view()),
+          near_(4 * kCached * kv_.page_stride <= 3 * kv_.page_size * first_cache_bytes()), plan_(std::move(plan)) {}
     int64_t units(const Step&, int) const override { return plan_->size(); }
     const std::vector<int>* ranges() const override { return &plan_->ranges(); }
     size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
@@ -195,7 +198,8 @@ public:
                                  .bias = spec_.bias.empty() ? nullptr : spec_.bias.data(),
                                  .reach = spec_.reach,
                                  .tree_masks = s.batch.tree_masks,
-                                 .tree_words = s.batch.tree_words};
+                                 .tree_words = s.batch.tree_words,
+                                 .near = near_};
         for (int64_t i = begin; i < end; i++) {
             const AttentionItem& item = plan_->item(i);
             s.kernels->attention(args, item, s.scratch_of(thread));
@@ -254,6 +258,7 @@ private:
     }
     AttentionOpSpec spec_;
     KVView kv_;
+    bool near_;
     std::shared_ptr<AttentionPlan> plan_;
 };
 

@@ -1,5 +1,7 @@
 #include "cpu.h"
 
+#include <unistd.h>
+
 #include <cstdint>
 #include <stdexcept>
 #if defined(__x86_64__)
@@ -79,6 +81,16 @@ const Kernels* choose_kernels(const std::string& isa) {
         names += std::string(names.empty() ? "" : ", ") + k->name;
     }
     throw std::invalid_argument("this CPU does not run instruction set '" + isa + "' (it runs " + names + ")");
+}
+
+int64_t first_cache_bytes() {
+    static const int64_t bytes = [] {
+#ifdef _SC_LEVEL1_DCACHE_SIZE
+        if (const long found = sysconf(_SC_LEVEL1_DCACHE_SIZE); found > 0) return static_cast<int64_t>(found);
+#endif
+        return int64_t{32} << 10;
+    }();
+    return bytes;
 }
 
 } // namespace octavo

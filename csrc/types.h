@@ -325,6 +325,7 @@ struct AttentionArgs {
     int64_t reach;
     const uint64_t* tree_masks; // BatchView.tree_masks
     int64_t tree_words;
+    bool near; // keys and values of few rows are asked for into the first-level cache, else into the second-level one
 };
 
 // One piece of attention: tokens [t0, t1) of a sequence, one KV head, splits [c0, c1).

@@ -9,13 +9,13 @@ struct Widened {
         any_weigh(n, w.s + r * kRescale, w.v, w.dvp, from, to, alpha, w.o + r * w.dvp);
     }
 };
-template <class T> struct Direct {
+template <Asked ASKED, class T> struct Direct {
     enum { INT = 0 };
     const Attend& w;
     Halves<T> k, v;
-    void scores(int64_t r, int64_t n) const { any_scores_direct(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
+    void scores(int64_t r, int64_t n) const { any_scores_direct<ASKED>(n, w.q + r * w.d, k, w.d, w.s + r * kRescale); }
     void weigh(int64_t r, int64_t n, int from, int to, const float* alpha, const float*) const {
-        any_weigh_direct(n, w.s + r * kRescale, v, w.dvp, from, to, alpha, w.o + r * w.dvp);
+        any_weigh_direct<ASKED>(n, w.s + r * kRescale, v, w.dvp, from, to, alpha, w.o + r * w.dvp);
     }
 };
 SIMD Tile tile_at(const Attend& w, const Tiles& tiles, int64_t t, int64_t block) {
@@ -61,12 +61,12 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
     }
 }
 
-template <class T>
+template <Asked ASKED, class T>
 void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
     Places<T> here, later;
     find_halves(a, item, block, end, here);
     find_later(a, item, block, end, kAhead, later);
-    attend_block(a, item, block, w, Direct<T>{w, {here.k, later.k, a.kv.page_size}, {here.v, later.v, a.kv.dv}});
+    attend_block(a, item, block, w, Direct<ASKED, T>{w, {here.k, a.kv.page_size, later.part[0]}, {here.v, a.kv.dv, later.part[1]}});
 }
 
 // Blocks [begin, stop) of one split, of whose positions [from, to) are seen by some row.
@@ -76,7 +76,7 @@ void attend_split(const AttentionArgs& a, const AttentionItem& item, int64_t beg
     for (int64_t block = begin; block < stop; block += kRescale) {
         const int64_t after = block + kRescale;
         if (w.direct && after <= item.tree) {
-            attend_directly<T>(a, item, block, to, w);
+            (a.near ? attend_directly<NEAR, T> : attend_directly<FAR, T>)(a, item, block, to, w);
             continue;
         }
         load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);

@@ -25,7 +25,7 @@ template <class E> SIMD VI viload_once(const E* at) {
     return x;
 }
 
-template <int R, int N, bool AHEAD, class E> // N halves, from `first` on
+template <int R, int N, Asked ASKED, class E> // N halves, from `first` on
 SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t pairs, const float* factor,
                        const float* scale, float* s) {
     enum { H = 16 / VW, COLUMN = fits_columns(R, N) ? N : 1 };
@@ -38,7 +38,8 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
             VI column[COLUMN * H];
             UNROLL for (int n = 0; n < COLUMN; n++) {
                 const int half = first + first_column + n;
-                if (AHEAD) prefetch_far(k.next[half] + at);
+                if ((first_column + n) * 32 * sizeof(E) % 64 == 0) // once for a line
+                    ask<ASKED>(k.next + (2 * i + half) * 32 * (int64_t)sizeof(E));
                 UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload_once(k.at[half] + at + 2 * j * VW);
             }
             UNROLL for (int r = 0; r < R; r++) {
@@ -56,14 +57,14 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
     }
 }
 
-template <int R, bool AHEAD, class E>
+template <int R, Asked ASKED, class E>
 __attribute__((noinline)) void scores_int(const int16_t* q, Halves<E> k, int64_t pairs, const float* factor,
                                           const float* scale, float* s) {
     constexpr int N = fitting(R, 2);
-    for (int first = 0; first < 2; first += N) score_halves<R, N, AHEAD>(q, k, first, pairs, factor, scale, s);
+    for (int first = 0; first < 2; first += N) score_halves<R, N, ASKED>(q, k, first, pairs, factor, scale, s);
 }
 
-template <int R, int N, bool AHEAD, class E> // N times 16 columns, positions below `to`: the others weigh 0
+template <int R, int N, Asked ASKED, class E> // N times 16 columns, positions below `to`: the others weigh 0
 SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t dvp, int to, const float* alpha,
                       const float* factor, float* o) {
     enum { H = 16 / VW, LINE = 2 / sizeof(E), COLUMN = fits_columns(R, N) ? N : 1 }; // LINE: chunks of a cache line
@@ -72,11 +73,11 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
         UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
     for (int half = 0; half < 2; half++) {
         const E* row = v.at[half] + 2 * c;
-        const E* next = v.next[half] + 2 * c;
+        const E* next = (const E*)v.next + c * kRescale + 16 * half * 16 * N;
         const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
-        for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += v.stride) {
+        for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += 2 * 16 * N) {
             UNROLL for (int n = 0; n < N; n += LINE)
-                if (AHEAD) prefetch_far(next + 32 * n);
+                ask<ASKED>(next + 32 * n);
             UNROLL for (int n = 0; n < N * H; n += COLUMN * H) {
                 VI x[COLUMN * H];
                 UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload_once(row + 2 * (n + j) * VW);
@@ -97,29 +98,29 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
     }
 }
 
-template <int R, bool AHEAD, class E>
+template <int R, Asked ASKED, class E>
 __attribute__((noinline)) void weigh_int(const int16_t* p, Halves<E> v, int64_t dvp, int to, const float* alpha,
                                          const float* factor, float* o) {
     constexpr int N = fitting(R, 4);
     int64_t c = 0;
-    for (; c + 16 * N <= dvp; c += 16 * N) weigh_chunk<R, N, AHEAD>(p, v, c, dvp, to, alpha, factor, o);
-    for (; N > 1 && c < dvp; c += 16) weigh_chunk<R, 1, AHEAD>(p, v, c, dvp, to, alpha, factor, o);
+    for (; c + 16 * N <= dvp; c += 16 * N) weigh_chunk<R, N, ASKED>(p, v, c, dvp, to, alpha, factor, o);
+    for (; N > 1 && c < dvp; c += 16) weigh_chunk<R, 1, ASKED>(p, v, c, dvp, to, alpha, factor, o);
 }
 
-template <bool AHEAD, class E>
+template <Asked ASKED, class E>
 void any_scores_int(int64_t rows, const int16_t* q, const Halves<E>& k, int64_t pairs, const float* factor,
                     const float* scale, float* s) {
     switch (rows) {
-#define CASE(R) case R: return scores_int<R, AHEAD>(q, k, pairs, factor, scale, s);
+#define CASE(R) case R: return scores_int<R, ASKED>(q, k, pairs, factor, scale, s);
     ROW_CASES
 #undef CASE
     }
 }
-template <bool AHEAD, class E>
+template <Asked ASKED, class E>
 void any_weigh_int(int64_t rows, const int16_t* p, const Halves<E>& v, int64_t dvp, int to,
                    const float* alpha, const float* factor, float* o) {
     switch (rows) {
-#define CASE(R) case R: return weigh_int<R, AHEAD>(p, v, dvp, to, alpha, factor, o);
+#define CASE(R) case R: return weigh_int<R, ASKED>(p, v, dvp, to, alpha, factor, o);
     ROW_CASES
 #undef CASE
     }

@@ -7,7 +7,7 @@ void attend_many(const AttentionArgs& a, const AttentionItem& item, int64_t bloc
     find_halves(a, item, block, end, here);
     take_factors(here, w);
     if (block + kRescale < end) prefetch_positions<E>(a, item, block + kRescale, end);
-    attend_block(a, item, block, w, Integers<false, E>{w, {here.k, here.k, 2 * a.kv.page_size}, {here.v, here.v, 2 * a.kv.dv}});
+    attend_block(a, item, block, w, Integers<NOTHING, E>{w, {here.k, 2 * a.kv.page_size, nullptr}, {here.v, 2 * a.kv.dv, nullptr}});
 }
 
 // Integer pages copied first.
@@ -15,7 +15,7 @@ void attend_copied(const AttentionArgs& a, const AttentionItem& item, int64_t bl
     const auto *keys = (const int16_t*)w.k, *values = (const int16_t*)w.v;
     const int16_t* k[2] = {keys, keys + kRescale};
     const int16_t* v[2] = {values, values + kRescale / 2 * w.dvp};
-    attend_block(a, item, block, w, Integers<false, int16_t>{w, {k, k, 2 * kRescale}, {v, v, 2 * w.dvp}});
+    attend_block(a, item, block, w, Integers<NOTHING, int16_t>{w, {k, 2 * kRescale, nullptr}, {v, 2 * w.dvp, nullptr}});
 }
 
 // Blocks [begin, stop) of one split, of whose positions [from, to) are seen by some row.
@@ -27,7 +27,7 @@ void attend_split_int(const AttentionArgs& a, const AttentionItem& item, int64_t
         for (int64_t next; begin < in_place; begin = next) {
             next = plain_end(a, w, begin, in_place);
             if (next > begin) {
-                attend_plainly<E>(a, item, begin, next, to, w);
+                (a.near ? attend_plainly<NEAR, E> : attend_plainly<FAR, E>)(a, item, begin, next, to, w);
                 continue;
             }
             next = lesser(begin + (int64_t)kTogether * kRescale, in_place);

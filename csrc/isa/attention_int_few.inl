@@ -2,15 +2,15 @@
 
 // Of integer pages, or of copies of them. All rows of a tile are weighed at once: what one does not see has
 // the weight 0.
-template <bool AHEAD, class E> struct Integers {
+template <Asked ASKED, class E> struct Integers {
     enum { INT = 1 };
     const Attend& w;
     Halves<E> k, v;
     void scores(int64_t r, int64_t n) const {
-        any_scores_int<AHEAD>(n, query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale, w.s + r * kRescale);
+        any_scores_int<ASKED>(n, query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale, w.s + r * kRescale);
     }
     void weigh(int64_t r, int64_t n, int, int to, const float* alpha, const float* factor) const {
-        any_weigh_int<AHEAD>(n, weights_int(w, r), v, w.dvp, to, alpha, factor, w.o + r * w.dvp);
+        any_weigh_int<ASKED>(n, weights_int(w, r), v, w.dvp, to, alpha, factor, w.o + r * w.dvp);
     }
 };
 
@@ -45,7 +45,7 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         }
     };
     const auto products = [&](const Block& b) {
-        return Integers<true, E>{w, {b.here.k, b.later.k, 2 * a.kv.page_size}, {b.here.v, b.later.v, 2 * a.kv.dv}};
+        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0]}, {b.here.v, 2 * a.kv.dv, b.later.part[1]}};
     };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
         Block& b = blocks[i];
@@ -53,7 +53,7 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         find_later(a, item, block, end, kIntegersAhead, b.later);
         take(b);
         take_factors(b.here, w);
-        for (int half = 0; half < 2; half++) prefetch(b.later.k_scale[half]), prefetch(b.later.v_scale[half]);
+        for (int half = 0; half < 2; half++) ask_for_rest<FAR>(a, b.later.part[half], kRescale * w.d * (int64_t)sizeof(E));
         for (int64_t t = 0; t < tiles.count; t++) {
             const Tile tile = tile_at(w, tiles, t, block);
             if (!tile.seen) continue;
@@ -130,7 +130,7 @@ void any_soften_plainly(int64_t rows, Scores* scores, const Places<E>* here, int
 // What attend_few computes, of blocks [begin, stop) that are plain, kTogether at a time. Those asked for while some are
 // computed are the next ones.
 static_assert(kIntegersAhead == int{kTogether} * int{kRescale}, "where blocks lie is found once");
-template <class E>
+template <Asked ASKED, class E>
 void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t end, Attend& w) {
     alignas(64) Scores scores[kTogether];
     Places<E> places[2][kTogether];
@@ -139,18 +139,20 @@ void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t b
     for (int64_t n, turn = 0; begin < stop; begin += n * kRescale, turn ^= 1) {
         n = lesser(kTogether, (stop - begin) / kRescale);
         const Places<E>*here = places[turn], *later = places[turn ^ 1];
+        const uint8_t* parts[2 * kTogether]; // of the next blocks: each step over a block asks for one of them
         for (int64_t i = 0; i < n; i++) {
             find_later(a, item, begin + i * kRescale, end, kIntegersAhead, places[turn ^ 1][i]);
-            for (int half = 0; half < 2; half++) {
-                prefetch(later[i].k_scale[half]), prefetch(later[i].v_scale[half]);
-                __builtin_memcpy(w.k_scale + 16 * half, here[i].k_scale[half], 64);
-            }
-            const Halves<E> k{here[i].k, later[i].k, 2 * a.kv.page_size};
+            for (int half = 0; half < 2; half++) parts[2 * i + half] = later[i].part[half];
+        }
+        for (int64_t i = 0; i < n; i++) {
+            for (int half = 0; half < 2; half++) __builtin_memcpy(w.k_scale + 16 * half, here[i].k_scale[half], 64);
+            const Halves<E> k{here[i].k, 2 * a.kv.page_size, parts[i]};
             for (int64_t t = 0; t < tiles.count; t++) {
                 const int64_t r = tile_start(tiles, t);
-                any_scores_int<true>(tile_size(tiles, t), query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale,
+                any_scores_int<ASKED>(tile_size(tiles, t), query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale,
                                      scores[i][r]);
             }
+            ask_for_rest<ASKED>(a, parts[i], kRescale * w.d * (int64_t)sizeof(E));
         }
         for (int64_t t = 0; t < tiles.count; t++) {
             const int64_t r = tile_start(tiles, t);
@@ -158,13 +160,14 @@ void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t b
                                w.of + kTogether * t);
         }
         for (int64_t i = 0; i < n; i++) {
-            const Halves<E> v{here[i].v, later[i].v, 2 * a.kv.dv};
+            const Halves<E> v{here[i].v, 2 * a.kv.dv, parts[n + i]};
             for (int64_t t = 0; t < tiles.count; t++) {
                 const int64_t r = tile_start(tiles, t);
                 const Softening& of = w.of[kTogether * t + i];
-                any_weigh_int<true>(tile_size(tiles, t), (const int16_t*)scores[i][r], v, w.dvp, kRescale, of.alpha,
+                any_weigh_int<ASKED>(tile_size(tiles, t), (const int16_t*)scores[i][r], v, w.dvp, kRescale, of.alpha,
                                     of.factor, w.o + r * w.dvp);
             }
+            ask_for_rest<ASKED>(a, parts[n + i], kRescale * a.kv.dv * (int64_t)sizeof(E));
         }
     }
 }

@@ -90,13 +90,31 @@ template <class T> void widen_rows(const T* from, int64_t stride, int64_t rows, 
 template <class T> struct Places {
     const T *k[2], *v[2];
     const float *k_scale[2], *v_scale[2]; // of integer pages
+    const uint8_t* part[2];               // of all these bytes, end to end: where a half's begin
 };
 
-// K or V of a block; `next` is what a later block will read, asked for while this one is computed.
+// K or V of a block; `next` is a part of a page that a later block will read, asked for while this one is computed.
+// Parts are asked for from end to end, whatever of K or V is read meanwhile: memory gives lines in their order at a
+// higher rate than pages' keys and values in turns.
 template <class T> struct Halves {
-    const T *const *at, *const *next; // [2]
-    int64_t stride;                   // elements from one row, or pair of rows, to the next
+    const T* const* at; // [2]
+    int64_t stride;     // elements from one row, or pair of rows, to the next
+    const uint8_t* next;
 };
+
+// NEAR: into the first-level cache, where it has room for what is read and asked for (AttentionArgs.near): a fifth
+// faster on a Zen 5. Elsewhere FAR, into the second-level one, or lines push each other out before they are read.
+enum Asked { NOTHING, FAR, NEAR };
+template <Asked ASKED> SIMD void ask(const void* line) {
+    if (ASKED == NEAR) prefetch(line);
+    if (ASKED == FAR) prefetch_far(line);
+}
+
+// What a part of a page has beyond the `asked` bytes that products over a block have asked for.
+template <Asked ASKED> SIMD void ask_for_rest(const AttentionArgs& a, const uint8_t* part, int64_t asked) {
+    const int64_t bytes = a.kv.page_size == 16 ? a.kv.page_stride : 16 * a.kv.page_stride / a.kv.page_size;
+    for (; asked < bytes; asked += 64) ask<ASKED>(part + asked);
+}
 
 // Rows of K that lie side by side.
 template <class T> constexpr int64_t kSideBySide = 1;
@@ -135,6 +153,7 @@ SIMD void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t
         h.v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
         h.k_scale[half] = (const float*)(page + kv.ks_at) + offset;
         h.v_scale[half] = (const float*)(page + kv.vs_at) + offset;
+        h.part[half] = offset ? page + offset * kv.page_stride / kv.page_size : page;
     }
 }
 
@@ -180,9 +199,8 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
     return (start > first ? start : first) / kRescale * kRescale;
 }
 
-// Pages lie apart, where the hardware does not look ahead: where the block `ahead` positions later lies, which may
-// be of one of the items after this one. Keys and values are asked for into the second-level cache (prefetch_far): the
-// first one waits for fewer lines at a time (on a Zen 4: benchmarks/kernels/page_reads.py). Scales, a line each, are not.
+// The hardware does not look ahead from page to page: where the block `ahead` positions later lies, which may be of one
+// of the items after this one.
 enum { kAhead = 4 * kRescale, kIntegersAhead = 2 * kRescale };
 SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }

@@ -51,7 +51,7 @@ template <int R> __attribute__((noinline)) void weigh(const float* p, const floa
 
 // Where few rows share a block, widening it first costs more than it saves: these read the pages.
 
-template <int R, class T>
+template <int R, Asked ASKED, class T>
 __attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_t d, float* s) {
     enum { H = 16 / VW };
     V z[R][2 * H];
@@ -62,7 +62,7 @@ __attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_
         UNROLL for (int r = 0; r < R; r++) b[r] = vset1(q[r]);
         UNROLL for (int half = 0; half < 2; half++) {
             const int64_t at = i * k.stride;
-            prefetch_far(k.next[half] + at);
+            if (half * 16 * sizeof(T) % 64 == 0) ask<ASKED>(k.next + (2 * i + half) * 16 * (int64_t)sizeof(T));
             UNROLL for (int j = 0; j < H; j++) {
                 const V column = vload_as(k.at[half] + at + j * VW);
                 UNROLL for (int r = 0; r < R; r++) z[r][half * H + j] = vfma(column, b[r], z[r][half * H + j]);
@@ -73,7 +73,7 @@ __attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_
         UNROLL for (int j = 0; j < 2 * H; j++) vstore(s + r * kRescale + j * VW, z[r][j]);
 }
 
-template <int R, int NV, class T>
+template <int R, int NV, Asked ASKED, class T>
 SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, int64_t dvp, int from, int to,
                                const float* alpha, float* o) {
     V z[R][NV];
@@ -83,9 +83,9 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
     for (int half = 0; half < 2; half++) {
         const int low = from > 16 * half ? from : 16 * half, high = to < 16 * half + 16 ? to : 16 * half + 16;
         const T* row = v.at[half] + (low - 16 * half) * v.stride + c;
-        const T* next = v.next[half] + (low - 16 * half) * v.stride + c;
-        for (int i = low; i < high; i++, row += v.stride, next += v.stride) {
-            UNROLL for (int j = 0; j < NV; j += LINE) prefetch_far(next + j * VW);
+        const T* next = (const T*)v.next + c * kRescale + low * NV * VW;
+        for (int i = low; i < high; i++, row += v.stride, next += NV * VW) {
+            UNROLL for (int j = 0; j < NV; j += LINE) ask<ASKED>(next + j * VW);
             V b[R];
             UNROLL for (int r = 0; r < R; r++) b[r] = vset1(p[r * kRescale + i]);
             UNROLL for (int j = 0; j < NV; j++) {
@@ -98,12 +98,12 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
         UNROLL for (int j = 0; j < NV; j++) vstore(o + c + r * dvp + j * VW, z[r][j]);
 }
 
-template <int R, class T>
+template <int R, Asked ASKED, class T>
 __attribute__((noinline)) void weigh_direct(const float* p, Halves<T> v, int64_t dvp, int from, int to,
                                             const float* alpha, float* o) {
     int64_t c = 0;
-    for (; c + 4 * VW <= dvp; c += 4 * VW) weigh_direct_columns<R, 4>(p, v, c, dvp, from, to, alpha, o);
-    for (; c < dvp; c += VW) weigh_direct_columns<R, 1>(p, v, c, dvp, from, to, alpha, o);
+    for (; c + 4 * VW <= dvp; c += 4 * VW) weigh_direct_columns<R, 4, ASKED>(p, v, c, dvp, from, to, alpha, o);
+    for (; c < dvp; c += VW) weigh_direct_columns<R, 1, ASKED>(p, v, c, dvp, from, to, alpha, o);
 }
 
 #define ROW_CASES CASE(1) CASE(2) CASE(3) CASE(4) ROW_CASES_ABOVE_4
@@ -139,18 +139,19 @@ void any_weigh(int64_t rows, const float* p, const float* v, int64_t dvp, int fr
 #else
 #define DIRECT_CASES CASE(1) CASE(2) CASE(3)
 #endif
-template <class T> void any_scores_direct(int64_t rows, const float* q, const Halves<T>& k, int64_t d, float* s) {
+template <Asked ASKED, class T>
+void any_scores_direct(int64_t rows, const float* q, const Halves<T>& k, int64_t d, float* s) {
     switch (rows) {
-#define CASE(R) case R: return scores_direct<R>(q, k, d, s);
+#define CASE(R) case R: return scores_direct<R, ASKED>(q, k, d, s);
     DIRECT_CASES
 #undef CASE
     }
 }
-template <class T>
+template <Asked ASKED, class T>
 void any_weigh_direct(int64_t rows, const float* p, const Halves<T>& v, int64_t dvp, int from, int to,
                       const float* alpha, float* o) {
     switch (rows) {
-#define CASE(R) case R: return weigh_direct<R>(p, v, dvp, from, to, alpha, o);
+#define CASE(R) case R: return weigh_direct<R, ASKED>(p, v, dvp, from, to, alpha, o);
     DIRECT_CASES
 #undef CASE
     }
