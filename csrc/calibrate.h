@@ -1,6 +1,8 @@
 // What the machine can do: the denominators of a roofline.
 #pragma once
 #include <cstddef>
+#include <cstdint>
+#include <vector>
 
 #include "pool.h"
 
@@ -11,6 +13,11 @@ namespace octavo {
 // that others use as well says nothing of the steps beside it, which are medians too. What a cache keeps from one pass
 // to the next counts, as it does for a model's step that reads as many bytes.
 double read_bandwidth(Pool& pool, size_t bytes, int rounds);
+
+// Seconds in which the pool reads phases of pieces, each so many bytes, end to end: a phase's pieces are claimed in
+// turn, and the next phase begins when all of them are read, as a program's phases do. The fastest of several ways to
+// read, of each its median over `rounds`. Throws std::invalid_argument.
+double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases, int rounds);
 
 // Cycles per second of this core right now: a chain of dependent steps takes one cycle each.
 double clock_rate();

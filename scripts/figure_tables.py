@@ -152,6 +152,18 @@ def in_pieces(tokens: int) -> Row:
     )  # fmt: skip
 
 
+def in_order(tokens: int) -> Row:
+    """The same step, beside what memory gives to its reads in their order, nothing computed."""
+    fields = ("ordered_share", "ordered_us")
+    return Row(
+        f"its kernels alone at {tokens:,} tokens, int16 KV: share of what the same reads take, in their "
+        "order and with the step's waits, nothing computed", "pieces",
+        tuple(f"contexts/{tokens}/{field}" for field in fields),
+        ("{0:.0%} (these reads alone: {1:,.0f} us)",), "benchmarks/kernels/pieces.py --write",
+        least=0.85, bound="{:.0%}", only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
+    )  # fmt: skip
+
+
 def of_bound(label: str, work: str, size: int) -> Row:
     """Work that waits for arithmetic, beside what the tile's own rate would allow."""
     fields = ("share", "rate", "bound_rate", "limit")
@@ -199,6 +211,8 @@ CPU = Table((
     at_context(8000),
     in_pieces(2048),
     in_pieces(8000),
+    in_order(2048),
+    in_order(8000),
     of_bound("prompt of 512", "prompt", 512),
     of_bound("8 streams", "decode", 8),
     of_bound("32 streams", "decode", 32),

@@ -15,7 +15,14 @@ step that waits for one thing only would take the longer of all reading and all 
 a step takes beyond the sum of the least times is lost within pieces (alone - least: reading and arithmetic do
 not overlap), or between them (step - sum of alone: caches that keep a part of one piece's weights from one
 replay to the next keep less of all). Steps, pieces alone and the bandwidth are medians, arithmetic is the
-shortest of its replays. All logits are computed: no bits of the head are spared. Give it the machine alone.
+shortest of its replays.
+
+Beside them the whole step's reads, in the step's order and nothing computed ("in order"): each product's
+weights and each layer's KV in as many pieces as the step has, threads waiting for each other after each of
+them as they do in a step. That is what memory gives to these reads; the step and it are timed in turns, and
+the middle ratio counts.
+
+All logits are computed: no bits of the head are spared. Give it the machine alone.
 """
 
 from __future__ import annotations
@@ -39,12 +46,14 @@ from octavo.bench.roofline import layout_of
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.cpu_calibrate import read_bandwidth
+from octavo.kernels.cpu_calibrate import read_bandwidth, read_in_order
 from octavo.kernels.cpu_lower import parts
 from octavo.kernels.program import Call
 from octavo.models.load import load_model
 
 OTHERS = "norms, rotations, sums"
+ROUNDS = 9
+"""Of the step beside its reads in order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,25 @@ class Piece:
 
     def least(self, bandwidth: float) -> float:
         return max(self.cached_s, self.nbytes / bandwidth)
+
+
+def reads(calls: Sequence[Call], kv_bytes: float, threads: int) -> list[list[int]]:
+    """What a step's calls read in their order: of each its pieces' bytes, as the kernels cut them.
+
+    Args:
+        kv_bytes: of all layers.
+    """
+    layers = sum(call.name == "attention" for call in calls)
+    phases = []
+    for call in calls:
+        if call.name == "attention":
+            total, count = kv_bytes / layers, 12 * threads  # csrc/attention_op.cpp: kPieces
+        elif call.name == "linear":
+            total, count = sum(part.nbytes for part in parts(call.args["weight"])), 4 * threads
+        else:
+            continue
+        phases.append([max(int(total / count), 1)] * count)
+    return phases
 
 
 def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str, float]:
@@ -141,8 +169,15 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
     found = [read_bandwidth(backend, moved)]
     step_s = step.seconds(step.calls, options.seconds, statistics.median)
     found.append(read_bandwidth(backend, moved))  # others share the memory: the better of both counts
+    phases = reads(step.calls, kv_bytes, backend.threads)
+    ordered: list[tuple[float, float]] = []
+    for _ in range(ROUNDS):
+        took = step.seconds(step.calls, options.seconds / 8, statistics.median)
+        ordered.append((read_in_order(backend, phases), took))
     return {
         "bandwidth": max(found),
+        "ordered_us": 1e6 * statistics.median(read for read, _ in ordered),
+        "ordered_share": statistics.median(read / took for read, took in ordered),
         "bytes": moved,
         **bounds(pieces, step_s, max(found)),
         "pieces": [asdict(piece) | {"least_s": piece.least(max(found))} for piece in pieces],
@@ -167,6 +202,7 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
         f"of its pieces' least times {found['pieces_share']:.1%}; lost within pieces "
         f"{found['within']:.1%}, between them {found['between']:.1%}"
     )
+    said.append(f"its reads in order: {found['ordered_us']:.0f}, {found['ordered_share']:.1%} of the step")
     return said
 
 

@@ -14,9 +14,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from octavo.bench.calibrate import random_weight
 from octavo.bench.driver import Driver
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
+from octavo.kernels.cpu import CpuBackend
+from octavo.kernels.cpu_calibrate import read_in_order
+from octavo.kernels.weight import Layout
 from octavo.params import CompletionOutput, RequestOutput
 
 ROOT = Path(__file__).parents[2]
@@ -499,3 +503,29 @@ def test_one_row_of_a_crowd_asks_for_more(driver: Driver, wish: str, monkeypatch
     assert (plain.temperature, plain.logprobs, plain.allowed_token_ids) == (0.0, None, None)
     assert last != plain
     assert (last.max_tokens, last.ignore_eos) == (3, True)
+
+
+def test_reads_in_order_are_those_of_the_steps_calls() -> None:
+    pieces = script("kernels.pieces")
+    rng = np.random.default_rng(0)
+    backend = CpuBackend(2)
+    weight = backend.pack([random_weight(rng, Layout.U4, 64, 64), random_weight(rng, Layout.U4, 32, 64)])
+    product = SimpleNamespace(name="linear", args={"weight": weight})
+    calls = [
+        product,
+        *[SimpleNamespace(name=name) for name in ("rms_norm", "attention", "attention")],
+        product,
+    ]
+    phases = pieces.reads(calls, 4800.0, 2)
+    assert [len(phase) for phase in phases] == [
+        8,
+        24,
+        24,
+        8,
+    ]  # four of a product for each thread, twelve of KV
+    assert phases[0] == phases[3] == [weight.nbytes // 8] * 8
+    assert phases[1] == phases[2] == [100] * 24  # half of the bytes each
+    assert read_in_order(backend, phases, 3) > 0
+    for wrong in ([], [[]], [[64, 0]]):
+        with pytest.raises(ValueError, match=r"nothing to read|at least one byte"):
+            read_in_order(backend, wrong)

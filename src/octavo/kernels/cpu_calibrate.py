@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 
@@ -17,6 +19,18 @@ def read_bandwidth(backend: CpuBackend, nbytes: int = SWEEP_BYTES, rounds: int =
     The fastest of several ways to read, each tried in every round; of a way the median counts.
     """
     return _native.read_bandwidth(backend.pool, nbytes, rounds)
+
+
+def read_in_order(backend: CpuBackend, phases: Sequence[Sequence[int]], rounds: int = SWEEP_ROUNDS) -> float:
+    """Seconds in which all threads read phases of pieces of so many bytes, one phase after the other.
+
+    The pieces of a phase are shared out as a program's are, and all are read before the next phase begins.
+    The fastest of five ways to read; of a way the median over the rounds counts.
+
+    Raises:
+        ValueError: a piece has no bytes, or there are none.
+    """
+    return _native.read_in_order(backend.pool, phases, rounds)
 
 
 def clock_rate() -> float:
