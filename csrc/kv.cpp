@@ -85,9 +85,10 @@ int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<
     return at;
 }
 
-// Long enough that memory is read at most of the rate of one endless stream; of a small cache an eighth, which is
-// what the last run, of which not all pages need be there, may take beyond the pages.
-constexpr int64_t kRunBytes = int64_t{256} << 10, kRuns = 8;
+// Long enough that memory is read at nearly the rate of one endless stream, short enough that the first page, with
+// which the system gives the memory of its whole run, takes some megabytes; of a small cache an eighth, which is what
+// the last run, of which not all pages need be there, may take beyond the pages.
+constexpr int64_t kRunBytes = int64_t{128} << 10, kRuns = 8;
 int64_t run_bits(const std::vector<KVView>& layers, int64_t num_pages) {
     int64_t longest = 1, bits = 0;
     for (const KVView& v : layers) longest = std::max(longest, v.head_stride);

@@ -6,7 +6,7 @@ Two threads share the pages of each layer and head. Arms, in turns:
 
     together      the same bytes from end to end
     pages         in attention's order, all layers of a page together: a head's part of a page here, one there
-    runs          the same order, pages as the KV cache has them: of 64 that follow each other (--run) a
+    runs          the same order, pages as the KV cache has them: of 32 that follow each other (--run) a
                   head's parts lie end to end
     ..., N        N multiply-adds of 16-bit pairs with each load, as N query heads of a KV head ask for
 
@@ -184,7 +184,7 @@ def main() -> None:
     parser.add_argument("--dim", type=int, default=64, help="of a head")
     parser.add_argument("--context", type=int, default=8000)
     parser.add_argument(
-        "--run", type=int, default=64, help="pages of a run, at least 2; SmolLM2 has %(default)s"
+        "--run", type=int, default=32, help="pages of a run, at least 2; SmolLM2 has %(default)s"
     )
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument("--rounds", type=int, default=9)
