@@ -4,7 +4,7 @@
 //                     [layer 1: ...]...   pages n to 2n - 1: ...
 //
 // What attention reads of a run for one head is one stream from memory, where stretches of some kilobytes, a page's,
-// come at half to two thirds of the rate (benchmarks/kernels/page_reads.py). The pool gives a sequence pages that
+// come at some three quarters of the rate (benchmarks/kernels/page_reads.py). The pool gives a sequence pages that
 // follow each other as long as it has such. A run's pages share what the system gives memory in, so that a run is
 // touched as a whole, and is short beside the cache.
 #pragma once

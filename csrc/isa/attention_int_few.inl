@@ -53,7 +53,8 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         find_later(a, item, block, end, kIntegersAhead, b.later);
         take(b);
         take_factors(b.here, w);
-        for (int half = 0; half < 2; half++) ask_for_rest<FAR>(a, b.later.part[half], kRescale * w.d * (int64_t)sizeof(E));
+        ask_for_rest<FAR>(a, b.later.part[0], kRescale * w.d * (int64_t)sizeof(E));
+        ask_for_rest<FAR>(a, b.later.part[1], kRescale * a.kv.dv * (int64_t)sizeof(E));
         for (int64_t t = 0; t < tiles.count; t++) {
             const Tile tile = tile_at(w, tiles, t, block);
             if (!tile.seen) continue;
