@@ -45,7 +45,7 @@ public:
         return std::max(product_->scratch_bytes(k), static_cast<size_t>(chunks() + w_.panels + kSumLanes) * 4);
     }
     bool prefetches(int phase) const override { return phase == kPanels; }
-    void prefetch(int64_t unit) const override { product_->prefetch(unit); }
+    void prefetch(const Step& s, int64_t unit) const override { product_->prefetch(s, unit); }
     const Buffer* chooses() const override { return &spec_.y; }
     // The panels' bounds are the row's still, but for those of panels that choose() computed.
     int32_t choose_among(const Step& s, int64_t r, const uint32_t* allowed) const override {

@@ -1,6 +1,7 @@
 #include "kv.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <set>
 #include <stdexcept>
@@ -53,6 +54,12 @@ void move_slot(const KVView& v, int64_t from, int64_t to) {
     }
 }
 
+// Of 2; -1: n is none.
+int64_t power(int64_t n) {
+    const auto bits = static_cast<uint64_t>(n);
+    return std::has_single_bit(bits) ? std::countr_zero(bits) : -1;
+}
+
 // Where a page's parts lie in the layers' order; returns its bytes.
 int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<KVView>& views) {
     int64_t at = 0;
@@ -64,6 +71,7 @@ int64_t plan(const std::vector<KVShape>& layers, int64_t page_size, std::vector<
         const int64_t size = element_size(s.type);
         KVView v{};
         v.page_size = page_size;
+        v.page_bits = power(page_size);
         v.heads = s.heads;
         v.d = s.d;
         v.dv = s.dv;

@@ -48,7 +48,7 @@ public:
         s.kernels->linear(args, begin, end);
     }
     bool prefetches(int phase) const override { return phase == 1; }
-    void prefetch(int64_t unit) const override {
+    void prefetch(const Step&, int64_t unit) const override {
         const uint8_t* panel = panel_at(unit);
         const Matrix& w = spec_.weight->view;
         const int64_t bytes = std::min<int64_t>((w.panels - unit) * w.panel_bytes, kFirstBytes);

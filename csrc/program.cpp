@@ -90,7 +90,7 @@ int Program::Pieces::begin(int piece) const {
 }
 
 void Program::work(int thread) {
-    for (size_t index = 0; index < phases_.size(); index++) {
+    for (size_t index = 0, asked = 0; index < phases_.size(); index++) {
         const auto [op, phase] = phases_[index];
         const Pieces all = pieces(index);
         Claims& claims = claims_[index];
@@ -103,19 +103,22 @@ void Program::work(int thread) {
             done += end - begin;
         }
         if (done) claims.finish(done, all.n);
-        prefetch_after(index, thread);
+        asked = prefetch_after(index, thread, asked);
         claims.await(all.n);
     }
 }
 
-// What the next phases begin with, while the others are still busy with this one.
-void Program::prefetch_after(size_t index, int thread) const {
+// What the next phases begin with, while the others are still busy with this one. Returns the phase that was asked for,
+// which is not asked for again.
+size_t Program::prefetch_after(size_t index, int thread, size_t asked) const {
     for (size_t next = index + 1; next < phases_.size() && next <= index + 2; next++) {
         const auto [op, phase] = phases_[next];
         if (!op->prefetches(phase)) continue;
-        if (const Pieces all = pieces(next); thread < all.count) op->prefetch(all.begin(thread));
-        return;
+        if (next == asked) return asked;
+        if (const Pieces all = pieces(next); thread < all.count) op->prefetch(step_, all.begin(thread));
+        return next;
     }
+    return asked;
 }
 
 // Phases of one unit that follow one, as a lone token's norms and sums do: whoever has computed it goes on with

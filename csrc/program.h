@@ -62,7 +62,7 @@ public:
     virtual void run(const Step& step, int phase, int64_t begin, int64_t end, int thread) = 0;
     // Of a phase that prefetches, whose units are known before the step: the core that asks is likely to begin here.
     virtual bool prefetches(int) const { return false; }
-    virtual void prefetch(int64_t) const {}
+    virtual void prefetch(const Step&, int64_t) const {}
     // So many units are computed faster together: ranges end where they do.
     virtual int together(const Step&, int) const { return 1; }
     // Of units of unequal length: where the ranges end in which they are claimed, the last where the units do.
@@ -117,7 +117,7 @@ private:
     void check(const BatchView& batch) const;
     void work(int thread);
     void run_on(size_t index, int thread);
-    void prefetch_after(size_t index, int thread) const;
+    size_t prefetch_after(size_t index, int thread, size_t asked) const;
     struct Pieces {
         int n, grain, count;
         const int* ends = nullptr;

@@ -235,7 +235,7 @@ struct ScreenArgs {
 struct KVView {
     uint8_t* base;
     int64_t run_stride, layer_at, head_stride, page_stride, ks_at, v_at, vs_at;
-    int64_t run_bits, num_pages, page_size;
+    int64_t run_bits, num_pages, page_size, page_bits; // 2^page_bits is page_size, or page_bits is -1
     int64_t heads, d, dv;
     KVType type;
     bool latent;
@@ -246,6 +246,15 @@ static inline int64_t element_size(KVType type) { return type == KVType::F32 ? 4
 static inline uint8_t* head_of(const KVView& kv, int64_t page, int64_t head) {
     const int64_t place = page & ((int64_t{1} << kv.run_bits) - 1);
     return kv.base + kv.layer_at + (page >> kv.run_bits) * kv.run_stride + head * kv.head_stride + place * kv.page_stride;
+}
+
+// The page that holds a position, counted along its sequence, and the position's place in it. A division takes as long
+// as a dozen products, and attention asks four times for each block.
+static inline int64_t page_number(const KVView& kv, int64_t position) {
+    return kv.page_bits < 0 ? position / kv.page_size : position >> kv.page_bits;
+}
+static inline int64_t place_in_page(const KVView& kv, int64_t position) {
+    return kv.page_bits < 0 ? position % kv.page_size : position & (kv.page_size - 1);
 }
 
 struct BatchView {

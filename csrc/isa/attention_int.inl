@@ -58,7 +58,7 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
 }
 
 template <int R, Asked ASKED, class E>
-__attribute__((noinline)) void scores_int(const int16_t* q, Halves<E> k, int64_t pairs, const float* factor,
+__attribute__((noinline)) void scores_int(const int16_t* q, const Halves<E>& k, int64_t pairs, const float* factor,
                                           const float* scale, float* s) {
     constexpr int N = fitting(R, 2);
     for (int first = 0; first < 2; first += N) score_halves<R, N, ASKED>(q, k, first, pairs, factor, scale, s);
@@ -99,7 +99,7 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
 }
 
 template <int R, Asked ASKED, class E>
-__attribute__((noinline)) void weigh_int(const int16_t* p, Halves<E> v, int64_t dvp, int to, const float* alpha,
+__attribute__((noinline)) void weigh_int(const int16_t* p, const Halves<E>& v, int64_t dvp, int to, const float* alpha,
                                          const float* factor, float* o) {
     constexpr int N = fitting(R, 4);
     int64_t c = 0;

@@ -123,7 +123,7 @@ template <> constexpr int64_t kSideBySide<int16_t> = 2;
 
 // Where position `position` of the item's sequence lies: the page's part of the item's head.
 SIMD const uint8_t* page_of(const AttentionArgs& a, const AttentionItem& item, int64_t position) {
-    return head_of(a.kv, (a.page_tables + item.sequence * a.table_width)[position / a.kv.page_size], item.head);
+    return head_of(a.kv, (a.page_tables + item.sequence * a.table_width)[page_number(a.kv, position)], item.head);
 }
 
 // Where position j of an item is stored, and how many up to `to` lie there one after the other.
@@ -148,7 +148,7 @@ SIMD void find_halves(const AttentionArgs& a, const AttentionItem& item, int64_t
     for (int half = 0; half < 2; half++) {
         const int64_t position = block + 16 * half < end ? block + 16 * half : block;
         const uint8_t* page = page_of(a, item, position);
-        const int64_t offset = position % kv.page_size;
+        const int64_t offset = place_in_page(kv, position);
         h.k[half] = (const T*)page + offset * kSideBySide<T>;
         h.v[half] = (const T*)(page + kv.v_at) + offset * kv.dv;
         h.k_scale[half] = (const float*)(page + kv.ks_at) + offset;

@@ -52,7 +52,7 @@ template <int R> __attribute__((noinline)) void weigh(const float* p, const floa
 // Where few rows share a block, widening it first costs more than it saves: these read the pages.
 
 template <int R, Asked ASKED, class T>
-__attribute__((noinline)) void scores_direct(const float* q, Halves<T> k, int64_t d, float* s) {
+__attribute__((noinline)) void scores_direct(const float* q, const Halves<T>& k, int64_t d, float* s) {
     enum { H = 16 / VW };
     V z[R][2 * H];
     UNROLL for (int r = 0; r < R; r++)
@@ -99,7 +99,7 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
 }
 
 template <int R, Asked ASKED, class T>
-__attribute__((noinline)) void weigh_direct(const float* p, Halves<T> v, int64_t dvp, int from, int to,
+__attribute__((noinline)) void weigh_direct(const float* p, const Halves<T>& v, int64_t dvp, int from, int to,
                                             const float* alpha, float* o) {
     int64_t c = 0;
     for (; c + 4 * VW <= dvp; c += 4 * VW) weigh_direct_columns<R, 4, ASKED>(p, v, c, dvp, from, to, alpha, o);
