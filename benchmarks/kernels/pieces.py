@@ -5,7 +5,8 @@
 A piece is all calls of one kind in a step: attention, the products of one shape, what is left. For each:
 
     cached   its arithmetic: the same calls on weights and pages that stay in the second-level caches, waking
-             and waiting for each other included (of a matrix too large for these, a tile's rate on another)
+             and waiting for each other included (of a matrix too large for these, a tile's rate on another;
+             of attention one layer's, a few pages again and again)
     read     its bytes at the bandwidth, at which all bytes of the step are read over and over (roofline.py)
     least    the longer of both: reading and arithmetic overlap without a rest
     alone    as it is: only these calls, each on its own weights and pages
@@ -15,12 +16,12 @@ step that waits for one thing only would take the longer of all reading and all 
 a step takes beyond the sum of the least times is lost within pieces (alone - least: reading and arithmetic do
 not overlap), or between them (step - sum of alone: caches that keep a part of one piece's weights from one
 replay to the next keep less of all). Steps, pieces alone and the bandwidth are medians, arithmetic is the
-shortest of its replays.
+shortest of its replays. Pages follow each other, as the engine's pool gives them to a sequence that has room.
 
 Beside them the whole step's reads, in the step's order and nothing computed ("in order"): each product's
 weights and each layer's KV in as many pieces as the step has, threads waiting for each other after each of
-them as they do in a step. That is what memory gives to these reads; the step and it are timed in turns, and
-the middle ratio counts.
+them as they do in a step. That is what memory gives to these reads. The step, it and the bandwidth are timed
+in turns, since others share the memory, and of all three the middle ones count.
 
 All logits are computed: no bits of the head are spared. Give it the machine alone.
 """
@@ -32,14 +33,14 @@ import json
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parent))
 from harness import report, usable_cores, write
-from steps import Step, Work
+from steps import PAGE, Step, Work
 
 from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile_rate
 from octavo.bench.roofline import layout_of
@@ -53,7 +54,7 @@ from octavo.models.load import load_model
 
 OTHERS = "norms, rotations, sums"
 ROUNDS = 9
-"""Of the step beside its reads in order."""
+"""Of the step beside its reads in order and the bandwidth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ def reads(calls: Sequence[Call], kv_bytes: float, threads: int) -> list[list[int
     phases = []
     for call in calls:
         if call.name == "attention":
-            total, count = kv_bytes / layers, 12 * threads  # csrc/attention_op.cpp: kPieces
+            total, count = kv_bytes / layers, 6 * threads  # csrc/attention_op.cpp: kPieces
         elif call.name == "linear":
             total, count = sum(part.nbytes for part in parts(call.args["weight"])), 4 * threads
         else:
@@ -117,15 +118,10 @@ def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str
 
 
 class Pieces:
-    """The pieces of one stream's step.
+    """The pieces of one stream's step."""
 
-    Args:
-        small: the same model's step at a context whose KV stays in a cache.
-    """
-
-    def __init__(self, step: Step, small: Step, context: int, kv_bytes: float, seconds: float) -> None:
-        self._step, self._small, self._context = step, small, context
-        self._kv_bytes, self._seconds = kv_bytes, seconds
+    def __init__(self, step: Step, kv_bytes: float, seconds: float) -> None:
+        self._step, self._kv_bytes, self._seconds = step, kv_bytes, seconds
 
     def all(self) -> list[Piece]:
         kinds: dict[str, list[Call]] = {}
@@ -139,13 +135,11 @@ class Pieces:
         if name == OTHERS:  # their few kilobytes stay in a cache anyway
             return Piece(name, len(calls), 0.0, alone, alone)
         if name == "attention":
-            (cached,) = [
-                self._small.seconds([calls[0]] * len(calls), self._seconds)
-                for kind, calls in self._small.kinds()
-                if kind == name
-            ]
-            tokens = min(self._context, CACHED_TOKENS)
-            return Piece(name, len(calls), self._kv_bytes, cached * self._context / tokens, alone)
+            few = self._step.batch.page_tables % (CACHED_TOKENS // PAGE)
+            cached = self._step.seconds(
+                [calls[0]] * len(calls), self._seconds, batch=replace(self._step.batch, page_tables=few)
+            )
+            return Piece(name, len(calls), self._kv_bytes, cached, alone)
         weights = [part for call in calls for part in parts(call.args["weight"])]
         nbytes = sum(weight.nbytes for weight in weights)
         return Piece(name, len(calls), nbytes, self._cached(calls, weights), alone)
@@ -163,24 +157,22 @@ class Pieces:
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
     kv_bytes = context * sum(spec.bytes_per_token for spec in model.kv_specs(options.kv_dtype))
     step = Step(backend, model, options.kv_dtype, Work("step", 1, 1, context))
-    small = Step(backend, model, options.kv_dtype, Work("small", 1, 1, min(context, CACHED_TOKENS)))
-    pieces = Pieces(step, small, context, kv_bytes, options.seconds / 4).all()
+    pieces = Pieces(step, kv_bytes, options.seconds / 4).all()
     moved = int(sum(piece.nbytes for piece in pieces))
-    found = [read_bandwidth(backend, moved)]
-    step_s = step.seconds(step.calls, options.seconds, statistics.median)
-    found.append(read_bandwidth(backend, moved))  # others share the memory: the better of both counts
     phases = reads(step.calls, kv_bytes, backend.threads)
-    ordered: list[tuple[float, float]] = []
+    rates, steps, ordered = [], [], []
     for _ in range(ROUNDS):
-        took = step.seconds(step.calls, options.seconds / 8, statistics.median)
-        ordered.append((read_in_order(backend, phases), took))
+        rates.append(read_bandwidth(backend, moved))
+        steps.append(step.seconds(step.calls, options.seconds / 4, statistics.median))
+        ordered.append(read_in_order(backend, phases))
+    bandwidth = statistics.median(rates)
     return {
-        "bandwidth": max(found),
-        "ordered_us": 1e6 * statistics.median(read for read, _ in ordered),
-        "ordered_share": statistics.median(read / took for read, took in ordered),
+        "bandwidth": bandwidth,
+        "ordered_us": 1e6 * statistics.median(ordered),
+        "ordered_share": statistics.median(read / took for read, took in zip(ordered, steps, strict=True)),
         "bytes": moved,
-        **bounds(pieces, step_s, max(found)),
-        "pieces": [asdict(piece) | {"least_s": piece.least(max(found))} for piece in pieces],
+        **bounds(pieces, statistics.median(steps), bandwidth),
+        "pieces": [asdict(piece) | {"least_s": piece.least(bandwidth)} for piece in pieces],
     }
 
 
@@ -214,7 +206,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="for each step, and a quarter for each piece"
+        "--seconds", type=float, default=2.0, help="a quarter of it for each piece and each round of the step"
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/pieces-*.json")

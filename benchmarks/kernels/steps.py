@@ -90,7 +90,9 @@ class Step:
         self.backend = backend
         rng = np.random.default_rng(0)
         contexts, queries = [work.context] * work.sequences, [work.queries] * work.sequences
-        self.batch: ForwardBatch = batch_of(rng, contexts, queries, PAGE, vocab=model.vocab_size)
+        self.batch: ForwardBatch = batch_of(
+            rng, contexts, queries, PAGE, vocab=model.vocab_size, ascending=True
+        )
         self.limits = limits_of(self.batch)
         pages = int(self.batch.page_tables.max()) + 1
         kv = backend.kv_cache(model.kv_specs(kv_dtype), pages, PAGE)
@@ -132,12 +134,18 @@ class Step:
         return built
 
     def seconds(
-        self, calls: Sequence[Call], spend: float, which: Callable[[Sequence[float]], float] = min
-    ) -> float:
-        """A replay's seconds, of those that fit into `spend`: the shortest, or `which` says another."""
-        built = self.program(calls, self.batch)
+        self, calls: Sequence[Call], spend: float, which: Callable[[Sequence[float]], float] = min,
+        batch: ForwardBatch | None = None,
+    ) -> float:  # fmt: skip
+        """A replay's seconds, of those that fit into `spend`: the shortest, or `which` says another.
+
+        Args:
+            batch: the step's own, where None.
+        """
+        on = self.batch if batch is None else batch
+        built = self.program(calls, on)
         clock = time.thread_time if self.backend.threads == 1 else time.perf_counter
-        return which(times(lambda: built.program.replay(self.batch), spend, clock))
+        return which(times(lambda: built.program.replay(on), spend, clock))
 
     def kinds(self) -> Iterator[tuple[str, list[Call]]]:
         found: dict[str, list[Call]] = defaultdict(list)

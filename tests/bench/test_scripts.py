@@ -517,14 +517,9 @@ def test_reads_in_order_are_those_of_the_steps_calls() -> None:
         product,
     ]
     phases = pieces.reads(calls, 4800.0, 2)
-    assert [len(phase) for phase in phases] == [
-        8,
-        24,
-        24,
-        8,
-    ]  # four of a product for each thread, twelve of KV
+    assert [len(phase) for phase in phases] == [8, 12, 12, 8]  # of a product four for each thread, six of KV
     assert phases[0] == phases[3] == [weight.nbytes // 8] * 8
-    assert phases[1] == phases[2] == [100] * 24  # half of the bytes each
+    assert phases[1] == phases[2] == [200] * 12  # half of the bytes each
     assert read_in_order(backend, phases, 3) > 0
     for wrong in ([], [[]], [[64, 0]]):
         with pytest.raises(ValueError, match=r"nothing to read|at least one byte"):

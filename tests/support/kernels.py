@@ -136,11 +136,16 @@ def batch_of(
     page_size: int = 16,
     num_pages: int | None = None,
     vocab: int = 50,
+    ascending: bool = False,
 ) -> ForwardBatch:
-    """Sequences whose last query_lens tokens are this batch's, on random distinct pages."""
+    """Sequences whose last query_lens tokens are this batch's, on random distinct pages.
+
+    Args:
+        ascending: on pages that follow each other instead, as a pool with room gives them.
+    """
     counts = [-(-length // page_size) for length in context_lens]
     total = sum(counts) if num_pages is None else num_pages
-    pages = rng.permutation(total).astype(np.int32)
+    pages = (np.arange(total) if ascending else rng.permutation(total)).astype(np.int32)
     tables = np.zeros((len(context_lens), max(counts, default=1)), np.int32)
     taken = 0
     for s, count in enumerate(counts):
