@@ -18,7 +18,7 @@ def growth(work: Callable[[int], object], size: int) -> float:
     several ratios: what is quadratic has 4 each time.
     """
     least = float("inf")
-    for _ in range(3):
+    for _ in range(6):
         least = min(least, _ratio(work, size))
         if least < LINEAR:
             break
