@@ -14,7 +14,6 @@ namespace octavo {
 constexpr int64_t kItems = 12, kFewRows = 48; // items of each thread that are aimed at; rows below which none is cut
 constexpr int64_t kRanges = 8; // of items claimed together, for each thread, were there no shorter ones at the end
 constexpr int64_t kCached = 128; // positions that are read or asked for at a time by few rows: in three quarters of a cache
-constexpr int64_t kFirstBytes = 16384; // of a piece, asked for before its phase begins
 constexpr int64_t kPieces = 6; // of long sequences, for each thread: few pieces are long streams, many end together
 
 // The position of the first token of a step.
@@ -208,17 +207,15 @@ public:
         }
     }
     bool prefetches(int) const override { return true; }
-    // The first pages that an item sees, into the second-level cache: as much as its kernel is ahead of itself later.
+    // The first pages that an item sees.
     void prefetch(const Step& s, int64_t unit) const override {
         const AttentionItem& item = plan_->item(unit);
         const Seen seen = seen_of(s.batch);
         const int64_t start = spec_.window ? s.batch.positions[item.t0] - spec_.window + 1 : 0;
         const int64_t first = page_number(kv_, std::max(start, item.c0 * kSplit));
         const int64_t last = page_number(kv_, std::min<int64_t>(seen.lens[item.sequence], item.c1 * kSplit) - 1);
-        for (int64_t page = first, bytes = 0; page <= last && bytes < kFirstBytes; page++, bytes += kv_.page_stride) {
-            const uint8_t* part = head_of(kv_, seen.tables[item.sequence * seen.width + page], item.head);
-            for (int64_t i = 0; i < kv_.page_stride; i += 64) __builtin_prefetch(part + i, 0, 2);
-        }
+        for (int64_t page = first, bytes = 0; page <= last && bytes < kFirstBytes; page++, bytes += kv_.page_stride)
+            ask_for_bytes(head_of(kv_, seen.tables[item.sequence * seen.width + page], item.head), kv_.page_stride);
     }
     void check(const BatchView& b) const override {
         const Seen seen = seen_of(b);

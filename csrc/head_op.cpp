@@ -152,8 +152,8 @@ private:
     }
     void ask_for(int64_t panel) const {
         const int64_t bytes = w_.k / kBlock * kLowBytes;
-        for (int64_t i = 0; i < w_.panel_bytes; i += 64) __builtin_prefetch(w_.data + panel * w_.panel_bytes + i, 0, 2);
-        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(w_.low + panel * bytes + i, 0, 2);
+        ask_for_bytes(w_.data + panel * w_.panel_bytes, w_.panel_bytes);
+        ask_for_bytes(w_.low + panel * bytes, bytes);
     }
 
     void choose(const Step& s, int64_t r, uint8_t* scratch) {

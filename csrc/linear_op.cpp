@@ -49,14 +49,11 @@ public:
     }
     bool prefetches(int phase) const override { return phase == 1; }
     void prefetch(const Step&, int64_t unit) const override {
-        const uint8_t* panel = panel_at(unit);
         const Matrix& w = spec_.weight->view;
-        const int64_t bytes = std::min<int64_t>((w.panels - unit) * w.panel_bytes, kFirstBytes);
-        for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(panel + i, 0, 2); // to the second-level cache
+        ask_for_bytes(panel_at(unit), std::min<int64_t>((w.panels - unit) * w.panel_bytes, kFirstBytes));
     }
 
 private:
-    enum { kFirstBytes = 16384 };
     const uint8_t* panel_at(int64_t unit) const {
         return unit < 0 ? nullptr : spec_.weight->view.data + unit * spec_.weight->view.panel_bytes;
     }

@@ -22,6 +22,13 @@ struct RotaryTables {
     bool interleaved;
 };
 
+// Bytes that a phase begins with, of each thread: asked for before it does.
+constexpr int64_t kFirstBytes = 16384;
+// Into the second-level cache.
+inline void ask_for_bytes(const uint8_t* at, int64_t bytes) {
+    for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
+}
+
 // Scratch that prepare and linear of one weight share.
 size_t linear_scratch_bytes(const Kernels& k, const Matrix& w);
 

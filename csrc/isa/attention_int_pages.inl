@@ -55,7 +55,7 @@ void load_block_int(const AttentionArgs& a, const AttentionItem& item, int64_t b
     }
     for (int64_t j = from; j < to;) {
         const auto [at, n] = run_at(a, item, j, to);
-        const int64_t offset = at % kv.page_size, column = j - block;
+        const int64_t offset = place_in_page(kv, at), column = j - block;
         const uint8_t* page = page_of(a, item, at);
         copy_keys((const E*)page, kv.page_size, w.d, offset, column, n, keys);
         if (kv.latent) values_of_latent_int(keys, w.dv, w.dvp, column, column + n, values);

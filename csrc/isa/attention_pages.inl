@@ -136,7 +136,7 @@ SIMD Run run_at(const AttentionArgs& a, const AttentionItem& item, int64_t j, in
         for (; left > 0 || !(words[bit / 64] >> bit % 64 & 1); bit++) left -= words[bit / 64] >> bit % 64 & 1;
         at = item.tree + bit, to = j + 1;
     } else if (to > item.tree) to = item.tree;
-    const int64_t here = a.kv.page_size - at % a.kv.page_size;
+    const int64_t here = a.kv.page_size - place_in_page(a.kv, at);
     return {.at = at, .n = to - j < here ? to - j : here};
 }
 
@@ -164,7 +164,7 @@ void load_block(const AttentionArgs& a, const AttentionItem& item, int64_t block
     if (to - from < kRescale) __builtin_memset(w.k, 0, w.d * kRescale * 4);
     for (int64_t j = from; j < to;) {
         const auto [at, n] = run_at(a, item, j, to);
-        const int64_t offset = at % kv.page_size, column = j - block;
+        const int64_t offset = place_in_page(kv, at), column = j - block;
         const uint8_t* page = page_of(a, item, at);
         widen_rows((const T*)page + offset, kv.page_size, w.d, n, w.k + column, kRescale);
         const T* v = (const T*)(page + kv.v_at) + offset * kv.dv;
