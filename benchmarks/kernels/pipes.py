@@ -107,10 +107,13 @@ static float memory[16];
 static double now() {{
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }}
-static void chain(int n) {{ // 20 additions that wait for each other: 20 cycles
-    unsigned long x = 1;
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < 20; j++) {{ x += 3; __asm__ volatile("" : "+r"(x)); }}
+static void chain(int n) {{ // 20 steps that wait for each other, of a number that nobody knows: 20 cycles
+    unsigned long x = 1, y = 3;
+    __asm__ volatile("" : "+r"(y));
+    for (int i = 0; i < n; i++) {{
+        _Pragma("GCC unroll 20") // or the loop's branch takes longer than its step
+        for (int j = 0; j < 20; j++) {{ x ^= y; __asm__ volatile("" : "+r"(x)); }}
+    }}
 }}
 static void run(int mix, int n) {{
     switch (mix) {{
