@@ -1,6 +1,7 @@
 #include "calibrate.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -31,18 +32,39 @@ double median(std::vector<double>& found) {
 using Word = uint64_t __attribute__((vector_size(16)));
 constexpr size_t kLine = 64;
 
-// What a line of `data` asks for, `ahead` bytes on; 0: the hardware's prefetcher alone.
-Word read_piece(const uint8_t* data, size_t bytes, size_t ahead) {
-    Word a{}, b{}, c{}, d{};
+// Eight numbers of 16 bits, whose products cost what those of attention and of the linears do.
+using Numbers = uint16_t __attribute__((vector_size(16)));
+constexpr int kFactors = kMostProducts / 4;
+volatile uint16_t odd = 3; // so that no compiler knows the factors
+
+// Reads lines, and multiplies WORK times eight numbers for each. What a line of `data` asks for lies `ahead` bytes on; 0:
+// the hardware's prefetcher alone.
+template <int WORK> Word read_piece(const uint8_t* data, size_t bytes, size_t ahead) {
+    Numbers factors[kFactors], sums[4]{};
+    for (int i = 0; i < kFactors; i++) factors[i] = Numbers{} + static_cast<uint16_t>(odd + 2 * i);
     for (size_t i = 0; i < bytes; i += kLine) {
-        const Word* line = reinterpret_cast<const Word*>(data + i);
-        a ^= line[0];
-        b ^= line[1];
-        c ^= line[2];
-        d ^= line[3];
+        const Numbers* line = reinterpret_cast<const Numbers*>(data + i);
+        _Pragma("GCC unroll 4") for (int word = 0; word < 4; word++) {
+            const Numbers x = line[word];
+            const int products = WORK / 4 + (word < WORK % 4);
+            if (products == 0) sums[word] ^= x;
+            // (Were they added up, x f + x g would be x (f + g).)
+            _Pragma("GCC unroll 8") for (int k = 0; k < products; k++) sums[word] ^= x * factors[k];
+        }
         if (ahead != 0) __builtin_prefetch(data + i + ahead);
     }
-    return (a ^ b) ^ (c ^ d);
+    return reinterpret_cast<Word>((sums[0] ^ sums[1]) ^ (sums[2] ^ sums[3]));
+}
+
+using Reader = Word (*)(const uint8_t*, size_t, size_t);
+template <int... WORK> constexpr std::array<Reader, sizeof...(WORK)> readers(std::integer_sequence<int, WORK...>) {
+    return {read_piece<WORK>...};
+}
+constexpr auto kReaders = readers(std::make_integer_sequence<int, kMostProducts + 1>());
+
+Reader reader_of(int products) {
+    if (products < 0 || products > kMostProducts) throw std::invalid_argument("so many products of a line are not measured");
+    return kReaders[static_cast<size_t>(products)];
 }
 
 } // namespace
@@ -63,7 +85,7 @@ double read_bandwidth(Pool& pool, size_t bytes, int rounds) {
             for (const size_t ahead : kAhead) {
                 const double start = seconds();
                 parallel(pool, static_cast<int>(whole / piece), 1, [&](int i) {
-                    const Word read = read_piece(region.data() + static_cast<size_t>(i) * piece, piece, ahead);
+                    const Word read = read_piece<0>(region.data() + static_cast<size_t>(i) * piece, piece, ahead);
                     sum += read[0] ^ read[1];
                 });
                 rates[{piece, ahead}].push_back(static_cast<double>(whole) / (seconds() - start));
@@ -75,18 +97,38 @@ double read_bandwidth(Pool& pool, size_t bytes, int rounds) {
     return best;
 }
 
-double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases, int rounds) {
+double line_seconds(int products, int rounds) {
+    constexpr size_t kBytes = size_t{256} << 10, kAhead = 1 << 10;
+    const Reader read = reader_of(products);
+    Region region(kBytes, true);
+    std::fill_n(region.data(), kBytes, uint8_t{1});
+    double best = std::numeric_limits<double>::infinity();
+    uint64_t sum = 0;
+    for (int round = 0; round <= rounds; round++) { // the first one fills the cache
+        const double start = seconds();
+        for (size_t at = 0; at < kBytes; at += kBytes / 64) sum += read(region.data() + at, kBytes / 64, kAhead)[0];
+        if (round > 0) best = std::min(best, seconds() - start);
+    }
+    volatile uint64_t kept = sum; // so that no read is left out
+    (void)kept;
+    return best / static_cast<double>(kBytes / kLine);
+}
+
+double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases, const std::vector<int>& products, int rounds) {
     constexpr size_t kAhead[] = {0, 1 << 10, 2 << 10, 4 << 10, 8 << 10};
     struct Piece {
         size_t at, bytes;
     };
     struct Job {
         std::vector<std::vector<Piece>> phases;
+        std::vector<Reader> readers;
         std::unique_ptr<Claims[]> claims;
         const uint8_t* data = nullptr;
         size_t ahead = 0;
         std::atomic<uint64_t> sum{0};
     } job;
+    if (products.size() != phases.size()) throw std::invalid_argument("each phase has its number of products");
+    for (const int each : products) job.readers.push_back(reader_of(each));
     size_t whole = 0;
     for (const auto& phase : phases) {
         job.phases.emplace_back();
@@ -108,7 +150,7 @@ double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases
             const int n = static_cast<int>(pieces.size());
             for (int piece, end; j.claims[phase].claim(n, 1, &piece, &end);) {
                 const Piece& p = pieces[static_cast<size_t>(piece)];
-                const Word read = read_piece(j.data + p.at, p.bytes, j.ahead);
+                const Word read = j.readers[phase](j.data + p.at, p.bytes, j.ahead);
                 j.sum += read[0] ^ read[1];
                 j.claims[phase].finish(1, n);
             }

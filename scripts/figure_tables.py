@@ -164,6 +164,18 @@ def in_order(tokens: int) -> Row:
     )  # fmt: skip
 
 
+def worked(tokens: int) -> Row:
+    """The same step, beside the same reads with as much arithmetic in the simplest loop."""
+    fields = ("worked_share", "worked_us", "worked_roofline_share")
+    return Row(
+        f"its kernels alone at {tokens:,} tokens, int16 KV: share of what the same reads take with as much "
+        "arithmetic in the simplest loop", "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
+        ("{0:.0%} (these reads: {1:,.0f} us, whose share of the roofline is {2:.0%})",),
+        "benchmarks/kernels/pieces.py --write",
+        only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
+    )  # fmt: skip
+
+
 def of_bound(label: str, work: str, size: int) -> Row:
     """Work that waits for arithmetic, beside what the tile's own rate would allow."""
     fields = ("share", "rate", "bound_rate", "limit")
@@ -213,6 +225,8 @@ CPU = Table((
     in_pieces(8000),
     in_order(2048),
     in_order(8000),
+    worked(2048),
+    worked(8000),
     of_bound("prompt of 512", "prompt", 512),
     of_bound("8 streams", "decode", 8),
     of_bound("32 streams", "decode", 32),

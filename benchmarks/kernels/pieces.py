@@ -20,8 +20,10 @@ shortest of its replays. Pages follow each other, as the engine's pool gives the
 
 Beside them the whole step's reads, in the step's order and nothing computed ("in order"): each product's
 weights and each layer's KV in as many pieces as the step has, threads waiting for each other after each of
-them as they do in a step. That is what memory gives to these reads. The step, it and the bandwidth are timed
-in turns, since others share the memory, and of all three the middle ones count.
+them as they do in a step. That is what memory gives to these reads. And the same once more ("worked"): each
+line is multiplied as often as its piece's arithmetic leaves time for, in caches, and rounded down. A core
+hides the arithmetic of so simple a loop as well as it hides any, and not all of it. The step, both and the
+bandwidth are timed in turns, since others share the memory, and of all four the middle ones count.
 
 All logits are computed: no bits of the head are spared. Give it the machine alone.
 """
@@ -47,12 +49,14 @@ from octavo.bench.roofline import layout_of
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.cpu_calibrate import read_bandwidth, read_in_order
+from octavo.kernels.cpu_calibrate import products_within, read_bandwidth, read_in_order
 from octavo.kernels.cpu_lower import parts
 from octavo.kernels.program import Call
 from octavo.models.load import load_model
 
 OTHERS = "norms, rotations, sums"
+LINE = 64
+"""Bytes of a cache line."""
 ROUNDS = 9
 """Of the step beside its reads in order and the bandwidth."""
 
@@ -73,6 +77,10 @@ class Piece:
 
     def least(self, bandwidth: float) -> float:
         return max(self.cached_s, self.nbytes / bandwidth)
+
+    def line_s(self, threads: int) -> float:
+        """What a cache line's arithmetic takes one thread of so many, everything in caches."""
+        return self.cached_s * threads * LINE / self.nbytes if self.nbytes else 0.0
 
 
 def reads(calls: Sequence[Call], kv_bytes: float, threads: int) -> list[list[int]]:
@@ -118,17 +126,27 @@ def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str
 
 
 class Pieces:
-    """The pieces of one stream's step."""
+    """The pieces of one stream's step.
+
+    Attributes:
+        all: in the order in which a step first has one of them.
+    """
 
     def __init__(self, step: Step, kv_bytes: float, seconds: float) -> None:
         self._step, self._kv_bytes, self._seconds = step, kv_bytes, seconds
-
-    def all(self) -> list[Piece]:
         kinds: dict[str, list[Call]] = {}
-        for name, calls in self._step.kinds():
+        for name, calls in step.kinds():
             known = name if name == "attention" or name.startswith("linear") else OTHERS
             kinds.setdefault(known, []).extend(calls)
-        return [self._piece(name, calls) for name, calls in kinds.items()]
+        self.all = [self._piece(name, calls) for name, calls in kinds.items()]
+        self._kinds = list(kinds.values())
+
+    def products(self) -> list[int]:
+        """Of each phase of reads(): how often a line may be multiplied, as long as its piece's arithmetic takes."""
+        threads = self._step.backend.threads
+        most = [products_within(piece.line_s(threads)) for piece in self.all]
+        of = {id(call): n for n, calls in zip(most, self._kinds, strict=True) for call in calls}
+        return [of[id(call)] for call in self._step.calls if call.name in ("attention", "linear")]
 
     def _piece(self, name: str, calls: list[Call]) -> Piece:
         alone = self._step.seconds(calls, self._seconds, statistics.median)
@@ -157,23 +175,31 @@ class Pieces:
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
     kv_bytes = context * sum(spec.bytes_per_token for spec in model.kv_specs(options.kv_dtype))
     step = Step(backend, model, options.kv_dtype, Work("step", 1, 1, context))
-    pieces = Pieces(step, kv_bytes, options.seconds / 4).all()
-    moved = int(sum(piece.nbytes for piece in pieces))
-    phases = reads(step.calls, kv_bytes, backend.threads)
-    rates, steps, ordered = [], [], []
+    pieces = Pieces(step, kv_bytes, options.seconds / 4)
+    moved = int(sum(piece.nbytes for piece in pieces.all))
+    phases, products = reads(step.calls, kv_bytes, backend.threads), pieces.products()
+    rates, steps, ordered, worked = [], [], [], []
     for _ in range(ROUNDS):
         rates.append(read_bandwidth(backend, moved))
         steps.append(step.seconds(step.calls, options.seconds / 4, statistics.median))
         ordered.append(read_in_order(backend, phases))
+        worked.append(read_in_order(backend, phases, products))
     bandwidth = statistics.median(rates)
     return {
         "bandwidth": bandwidth,
-        "ordered_us": 1e6 * statistics.median(ordered),
-        "ordered_share": statistics.median(read / took for read, took in zip(ordered, steps, strict=True)),
+        **beside("ordered", ordered, steps),
+        **beside("worked", worked, steps),
+        "worked_roofline_share": moved / bandwidth / statistics.median(worked),
         "bytes": moved,
-        **bounds(pieces, statistics.median(steps), bandwidth),
-        "pieces": [asdict(piece) | {"least_s": piece.least(bandwidth)} for piece in pieces],
+        **bounds(pieces.all, statistics.median(steps), bandwidth),
+        "pieces": [asdict(piece) | {"least_s": piece.least(bandwidth)} for piece in pieces.all],
     }
+
+
+def beside(name: str, reads_s: Sequence[float], steps_s: Sequence[float]) -> dict[str, float]:
+    """Reads that a step was timed beside, in turns: what they take, and which part of the step that is."""
+    shares = [read / step for read, step in zip(reads_s, steps_s, strict=True)]
+    return {f"{name}_us": 1e6 * statistics.median(reads_s), f"{name}_share": statistics.median(shares)}
 
 
 def lines(context: str, found: Mapping[str, Any]) -> list[str]:
@@ -195,6 +221,10 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
         f"{found['within']:.1%}, between them {found['between']:.1%}"
     )
     said.append(f"its reads in order: {found['ordered_us']:.0f}, {found['ordered_share']:.1%} of the step")
+    said.append(
+        f"worked: {found['worked_us']:.0f}, {found['worked_share']:.1%} of the step, with a share of the "
+        f"roofline of {found['worked_roofline_share']:.1%}"
+    )
     return said
 
 

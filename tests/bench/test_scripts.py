@@ -19,7 +19,8 @@ from octavo.bench.driver import Driver
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.kernels.cpu import CpuBackend
-from octavo.kernels.cpu_calibrate import read_in_order
+from octavo.kernels._native import line_seconds
+from octavo.kernels.cpu_calibrate import products_within, read_in_order
 from octavo.kernels.weight import Layout
 from octavo.params import CompletionOutput, RequestOutput
 
@@ -520,7 +521,17 @@ def test_reads_in_order_are_those_of_the_steps_calls() -> None:
     assert [len(phase) for phase in phases] == [8, 12, 12, 8]  # of a product four for each thread, six of KV
     assert phases[0] == phases[3] == [weight.nbytes // 8] * 8
     assert phases[1] == phases[2] == [200] * 12  # half of the bytes each
-    assert read_in_order(backend, phases, 3) > 0
+    assert read_in_order(backend, phases) > 0
+    assert read_in_order(backend, phases, [0, 3, 32, 1]) > 0
     for wrong in ([], [[]], [[64, 0]]):
         with pytest.raises(ValueError, match=r"nothing to read|at least one byte"):
             read_in_order(backend, wrong)
+    for products in ([1], [0, 0, 0, 33], [0, -1, 0, 0]):
+        with pytest.raises(ValueError, match="products"):
+            read_in_order(backend, phases, products)
+
+
+def test_more_time_leaves_room_for_more_products_of_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert line_seconds(0, 3) > 0  # of the real ones only that they are measured
+    monkeypatch.setattr("octavo.kernels.cpu_calibrate._native.line_seconds", lambda n, rounds: 1.0 + n)
+    assert [products_within(line_s) for line_s in (0.0, 1.9, 2.0, 17.5, 100.0)] == [0, 0, 1, 16, 32]
