@@ -3,11 +3,15 @@
     .venv/bin/python benchmarks/peers_serving.py --llama-server PATH [--options '{"isa": "avx2"}'] [--write]
 
 32 users send prompts of 130 random tokens and read 64 tokens each, over loopback, 96 requests a round, from
-one load generator (`octavo bench serve`) that asks both servers the same. llama-server runs at its best:
-before the rounds each of its settings is tried alone, the file (as shipped, or requantized to Q4_0), flash
-attention on and off, the physical batch, and a KV cache for each user or one for all; what was tried is in
-the result. Octavo's side is the faster of both files. Printed is the ratio of the medians of output tokens
-a second.
+one load generator (`octavo bench serve`) that asks both servers the same. Both run at their best: before the
+rounds each of a server's settings is tried alone, the file (as shipped, or requantized to Q4_0), of
+llama-server flash attention on and off, the physical batch, and a KV cache for each user or one for all; of
+Octavo as much room for KV as it takes of itself, or as much as llama-server is given. What was tried is in
+the result. Printed is the ratio of the medians of output tokens a second.
+
+The room matters, since Octavo keeps prefixes in pages that it never used as long as it has such, and the
+system clears memory when it is first touched: on a virtual machine, whose host does the same, that takes a
+tenth of the rate until all is in use. llama-server has touched its own in the round that warms up.
 
 llama-server is built from llama.cpp's sources, for the instruction set that Octavo runs with; the ones in
 llama-cpp-python's source package are those that benchmarks/peers measures.
@@ -43,6 +47,7 @@ PAUSE_S = 0.5  # between turns: the other server's idle threads stop spinning
 READY_S = 120.0
 SLACK = 16  # tokens of a slot beyond prompt and answer
 OURS, THEIRS = "octavo", "llama-server"
+DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Setup:
     """One server with a file and settings.
 
     Attributes:
-        settings: flags without their dashes; True and False stand for on and off.
+        settings: flags without their dashes; True and False stand for on and off, "default" for no flag.
     """
 
     server: str
@@ -132,20 +137,25 @@ class LlamaServer:
         self.close()
 
 
+def tokens_of_a_user(options: argparse.Namespace) -> int:
+    """For which llama-server's KV cache has room: in 256s, to which llama.cpp pads a cache."""
+    return -(-(options.prompt_tokens + options.max_tokens + SLACK) // 256) * 256
+
+
 def flags_of(setup: Setup, options: argparse.Namespace) -> list[str]:
     """The command line of a server for this load."""
     if setup.server == OURS:
         given: Mapping[str, Any] = {
             "threads": options.threads,
             "max_num_seqs": options.users,
+            **{name: value for name, value in setup.settings.items() if value != DEFAULT},
             **options.options,
         }
         return [word for k, v in given.items() for word in (f"--{k.replace('_', '-')}", str(v))]
-    each = options.prompt_tokens + options.max_tokens + SLACK
     given = setup.settings
     return [
         "--model", str(setup.model), "--threads", str(options.threads), "--parallel", str(options.users),
-        "--ctx-size", str(options.users * -(-each // 256) * 256), "--no-webui",
+        "--ctx-size", str(options.users * tokens_of_a_user(options)), "--no-webui",
         "--flash-attn", "on" if given["flash_attn"] else "off",
         "--ubatch-size", str(given["ubatch"]), "--batch-size", str(max(2048, given["ubatch"])),
         "--kv-unified" if given["kv_unified"] else "--no-kv-unified",
@@ -186,16 +196,19 @@ def alone(setup: Setup, options: argparse.Namespace) -> float | None:
         return None
 
 
-CHOICES: Mapping[str, Sequence[Any]] = {
-    "flash_attn": (True, False),
-    "ubatch": (512, 128, 2048),
-    "kv_unified": (False, True),
-}
-"""Of llama-server, its defaults first but for the unified KV, which costs it half with many users."""
+Choices = Mapping[str, Sequence[Any]]
+"""Of each setting its values, the first of which is where the search begins."""
+
+
+def choices_of(server: str, options: argparse.Namespace) -> Choices:
+    """Defaults first, but for llama-server's unified KV, which costs it half with many users."""
+    if server == OURS:  # max_num_seqs sequences of so many tokens are what its pages have room for
+        return {"max_model_len": (DEFAULT, tokens_of_a_user(options))}
+    return {"flash_attn": (True, False), "ubatch": (512, 128, 2048), "kv_unified": (False, True)}
 
 
 def tune(
-    forms: Sequence[Setup], try_it: Callable[[Setup], float | None]
+    forms: Sequence[Setup], choices: Choices, try_it: Callable[[Setup], float | None]
 ) -> tuple[Setup, dict[str, float | None]]:
     """The fastest setup by coordinate descent, the file last once more; and all that were tried."""
     tried: dict[str, float | None] = {}
@@ -206,10 +219,10 @@ def tune(
             print(f"  tried {setup.name}: {tried[setup.name]}", file=sys.stderr)
         return tried[setup.name] or 0.0
 
-    first = {name: values[0] for name, values in CHOICES.items()} if forms[0].server == THEIRS else {}
+    first = {name: values[0] for name, values in choices.items()}
     best = max((replace(form, settings=first) for form in forms), key=rate)
     for name in first:
-        others = [replace(best, settings={**best.settings, name: value}) for value in CHOICES[name]]
+        others = [replace(best, settings={**best.settings, name: value}) for value in choices[name]]
         best = max(others, key=rate)
     return max((replace(form, settings=best.settings) for form in forms), key=rate), tried
 
@@ -280,6 +293,7 @@ def main(arguments: Sequence[str]) -> int:
     for server in (OURS, THEIRS):
         setup, found = tune(
             [Setup(server, form, path) for form, path in models.items()],
+            choices_of(server, options),
             lambda setup: alone(setup, options),
         )
         if any(found.values()):

@@ -62,11 +62,22 @@ def check_servers_beside(serving: Any) -> None:
             return 2.0 if setup.settings["flash_attn"] else None
         return 1.0 + 2 * (not setup.settings["flash_attn"]) + setup.settings["kv_unified"] / 4
 
-    best, tried = serving.tune(forms[1:], rate)
+    asked = Namespace(prompt_tokens=130, max_tokens=64, users=32, threads=2, options={"isa": "avx2"})
+    choices = serving.choices_of("llama-server", asked)
+    best, tried = serving.tune(forms[1:], choices, rate)
     assert best.settings == {"flash_attn": False, "ubatch": 512, "kv_unified": True}
     assert max(tried.values()) == 3.25
-    best, tried = serving.tune(forms, rate)
+    best, tried = serving.tune(forms, choices, rate)
     assert (best.form, best.settings["flash_attn"], None in tried.values()) == ("a", True, True)
+    flags = serving.flags_of(best, asked)
+    assert flags[flags.index("--ctx-size") + 1] == str(32 * 256)
+    rooms = serving.choices_of("octavo", asked)["max_model_len"]
+    ours = [serving.Setup("octavo", "a", Path("a"), {"max_model_len": room}) for room in rooms]
+    plain = ["--threads", "2", "--max-num-seqs", "32"]
+    assert [serving.flags_of(each, asked) for each in ours] == [
+        [*plain, "--isa", "avx2"],
+        [*plain, "--max-model-len", "256", "--isa", "avx2"],
+    ]
 
 
 def check_rounds_of_serving(serving: Any) -> None:
