@@ -18,8 +18,12 @@
 #include "attention_int_few.inl"
 #include "attention_int_blocks.inl"
 
-// Queries scaled into panels, and what each row may see: [low, high).
+// Queries scaled into panels, and what each row may see: [low, high). Other cores have written many of them.
+enum { kQueriesAhead = 6 };
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
+    const auto query_of = [&](int64_t r) {
+        return a.q + ((item.t0 + r / w.group) * a.heads + item.head * w.group + r % w.group) * w.d;
+    };
     const Tiles tiles = split_tiles(w.rows, w.most);
     const Bounds bounds = query_bounds(a.kv.type);
     const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
@@ -27,7 +31,8 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
         for (int64_t i = 0; i < c; i++) {
             const int64_t r = first_row + i, token = item.t0 + r / w.group;
-            const float* q = a.q + (token * a.heads + item.head * w.group + r % w.group) * w.d;
+            const float* q = query_of(r);
+            for (int64_t j = 0; j < w.d && r + kQueriesAhead < w.rows; j += 16) prefetch(query_of(r + kQueriesAhead) + j);
             float* panel = w.q + first_row * w.d + i;
             if (is_integer(a.kv.type))
                 load_query_int(q, w.d, c, bounds, factor, query_int(w, first_row) + 2 * i, w.q_factor + r);
