@@ -44,7 +44,7 @@ NB_MODULE(_native, m) {
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_in_order", &read_in_order, nb::call_guard<nb::gil_scoped_release>());
     m.def("line_seconds", &line_seconds, nb::call_guard<nb::gil_scoped_release>());
-    m.attr("most_products") = kMostProducts;
+    m.def("most_products", [] { return kMostProducts; });
     m.def("pack", &pack_sources, nb::kw_only(), "pool"_a, "arena"_a, "form"_a, "sources"_a, "order"_a.none(), "after_slice"_a);
     nb::class_<Matrix>(m, "Form")
         .def("__init__", [](Matrix* self, int layout, int64_t k, bool gated, bool wide, bool minima, bool zeros, int64_t group) {

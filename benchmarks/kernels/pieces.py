@@ -15,15 +15,16 @@ A layer's product needs what its attention gives, so pieces follow each other an
 step that waits for one thing only would take the longer of all reading and all arithmetic: the roofline. What
 a step takes beyond the sum of the least times is lost within pieces (alone - least: reading and arithmetic do
 not overlap), or between them (step - sum of alone: caches that keep a part of one piece's weights from one
-replay to the next keep less of all). Steps, pieces alone and the bandwidth are medians, arithmetic is the
-shortest of its replays. Pages follow each other, as the engine's pool gives them to a sequence that has room.
+replay to the next keep less of all). Pieces alone are medians, arithmetic is the shortest of its replays.
+Pages follow each other, as the engine's pool gives them to a sequence that has room.
 
 Beside them the whole step's reads, in the step's order and nothing computed ("in order"): each product's
 weights and each layer's KV in as many pieces as the step has, threads waiting for each other after each of
 them as they do in a step. That is what memory gives to these reads. And the same once more ("worked"): each
 line is multiplied as often as its piece's arithmetic leaves time for, in caches, and rounded down. A core
 hides the arithmetic of so simple a loop as well as it hides any, and not all of it. The step, both and the
-bandwidth are timed in turns, since others share the memory, and of all four the middle ones count.
+bandwidth are timed in turns, 40 of them, since others share the memory. Shares are of one turn, and of every
+figure the middle one counts.
 
 All logits are computed: no bits of the head are spared. Give it the machine alone.
 """
@@ -57,8 +58,8 @@ from octavo.models.load import load_model
 OTHERS = "norms, rotations, sums"
 LINE = 64
 """Bytes of a cache line."""
-ROUNDS = 9
-"""Of the step beside its reads in order and the bandwidth."""
+TURNS = 40
+"""Of the step beside its reads and the bandwidth: short ones, as the memory's rate changes within seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +126,25 @@ def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str
     }
 
 
+def turn(
+    pieces: Sequence[Piece], bandwidth: float, step_s: float, ordered_s: float, worked_s: float
+) -> dict[str, float]:
+    """What one turn found: a step's bounds, and the step and the bandwidth beside its reads.
+
+    Args:
+        ordered_s, worked_s: what the step's reads took, without and with arithmetic.
+    """
+    return {
+        "bandwidth": bandwidth,
+        "ordered_us": 1e6 * ordered_s,
+        "ordered_share": ordered_s / step_s,
+        "worked_us": 1e6 * worked_s,
+        "worked_share": worked_s / step_s,
+        "worked_roofline_share": sum(piece.nbytes for piece in pieces) / bandwidth / worked_s,
+        **bounds(pieces, step_s, bandwidth),
+    }
+
+
 class Pieces:
     """The pieces of one stream's step.
 
@@ -178,28 +198,15 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
     pieces = Pieces(step, kv_bytes, options.seconds / 4)
     moved = int(sum(piece.nbytes for piece in pieces.all))
     phases, products = reads(step.calls, kv_bytes, backend.threads), pieces.products()
-    rates, steps, ordered, worked = [], [], [], []
-    for _ in range(ROUNDS):
-        rates.append(read_bandwidth(backend, moved))
-        steps.append(step.seconds(step.calls, options.seconds / 4, statistics.median))
-        ordered.append(read_in_order(backend, phases))
-        worked.append(read_in_order(backend, phases, products))
-    bandwidth = statistics.median(rates)
-    return {
-        "bandwidth": bandwidth,
-        **beside("ordered", ordered, steps),
-        **beside("worked", worked, steps),
-        "worked_roofline_share": moved / bandwidth / statistics.median(worked),
-        "bytes": moved,
-        **bounds(pieces.all, statistics.median(steps), bandwidth),
-        "pieces": [asdict(piece) | {"least_s": piece.least(bandwidth)} for piece in pieces.all],
-    }
-
-
-def beside(name: str, reads_s: Sequence[float], steps_s: Sequence[float]) -> dict[str, float]:
-    """Reads that a step was timed beside, in turns: what they take, and which part of the step that is."""
-    shares = [read / step for read, step in zip(reads_s, steps_s, strict=True)]
-    return {f"{name}_us": 1e6 * statistics.median(reads_s), f"{name}_share": statistics.median(shares)}
+    turns: list[dict[str, float]] = []
+    for _ in range(TURNS):
+        bandwidth = read_bandwidth(backend, moved, 1)
+        step_s = step.seconds(step.calls, options.seconds / 20, statistics.median)
+        ordered_s, worked_s = (read_in_order(backend, phases, each, 1) for each in ((), products))
+        turns.append(turn(pieces.all, bandwidth, step_s, ordered_s, worked_s))
+    found = {name: statistics.median(each[name] for each in turns) for name in turns[0]}
+    least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
+    return {**found, "bytes": moved, "pieces": least}
 
 
 def lines(context: str, found: Mapping[str, Any]) -> list[str]:
@@ -236,7 +243,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument(
-        "--seconds", type=float, default=2.0, help="a quarter of it for each piece and each round of the step"
+        "--seconds",
+        type=float,
+        default=2.0,
+        help="a quarter of it for each piece, a twentieth for the step in each turn",
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/pieces-*.json")

@@ -383,6 +383,14 @@ def check_pieces(pieces: Any) -> None:
         "roofline_share": 0.6, "pieces_share": 0.8, "within": 0.15, "between": 0.05,
     })  # fmt: skip
     assert pieces.bounds(every, 0.01, 1e11)["roofline_share"] == pytest.approx(0.5)
+    assert [each.line_s(2) for each in every] == pytest.approx([3.2e-9, 1.92e-8, 0.0])
+    found = pieces.turn(every, 1e10, 0.01, 0.008, 0.0075)
+    assert {name: found[name] for name in found if name not in pieces.bounds(every, 0.01, 1e10)} == pytest.approx(
+        {
+            "bandwidth": 1e10, "ordered_us": 8000, "ordered_share": 0.8, "worked_us": 7500, "worked_share": 0.75,
+            "worked_roofline_share": 0.8,
+        }
+    )  # fmt: skip
 
 
 def check_couplings(noise: Any) -> None:
@@ -587,6 +595,10 @@ CASES: Cases = {
         ("(alone - least) / step_s", "(step_s - least) / step_s"),
         ("(step_s - alone) / step_s", "(alone - least) / step_s"),
         ("1e6 * step_s", "1e3 * step_s"),
+        ("self.cached_s * threads * LINE / self.nbytes", "self.cached_s * LINE / self.nbytes"),
+        ("/ bandwidth / worked_s", "/ bandwidth / step_s"),
+        ('"worked_share": worked_s / step_s', '"worked_share": worked_s / ordered_s'),
+        ('"ordered_share": ordered_s / step_s', '"ordered_share": 1.2 * ordered_s / step_s'),
     ]),
     "noise": ([check_couplings], [
         ("np.minimum(p, q).sum()", "np.maximum(p, q).sum()"),

@@ -46,7 +46,7 @@ def products_within(line_s: float, rounds: int = 200) -> int:
     The lines lie in its second-level cache meanwhile; reading them counts. 0, where that alone takes longer.
     """
     fitting = 0
-    while fitting < _native.most_products and _native.line_seconds(fitting + 1, rounds) <= line_s:
+    while fitting < _native.most_products() and _native.line_seconds(fitting + 1, rounds) <= line_s:
         fitting += 1
     return fitting
 
