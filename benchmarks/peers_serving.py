@@ -139,7 +139,8 @@ class LlamaServer:
 
 def tokens_of_a_user(options: argparse.Namespace) -> int:
     """For which llama-server's KV cache has room: in 256s, to which llama.cpp pads a cache."""
-    return -(-(options.prompt_tokens + options.max_tokens + SLACK) // 256) * 256
+    each: int = options.prompt_tokens + options.max_tokens + SLACK
+    return -(-each // 256) * 256
 
 
 def flags_of(setup: Setup, options: argparse.Namespace) -> list[str]:

@@ -162,7 +162,7 @@ class Pieces:
         self._kinds = list(kinds.values())
 
     def products(self) -> list[int]:
-        """Of each phase of reads(): how often a line may be multiplied, as long as its piece's arithmetic takes."""
+        """Of each phase of reads(): how often a line is multiplied while its piece's arithmetic lasts."""
         threads = self._step.backend.threads
         most = [products_within(piece.line_s(threads)) for piece in self.all]
         of = {id(call): n for n, calls in zip(most, self._kinds, strict=True) for call in calls}

@@ -18,8 +18,8 @@ from octavo.bench.calibrate import random_weight
 from octavo.bench.driver import Driver
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.kernels.cpu import CpuBackend
 from octavo.kernels._native import line_seconds
+from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_calibrate import products_within, read_in_order
 from octavo.kernels.weight import Layout
 from octavo.params import CompletionOutput, RequestOutput
