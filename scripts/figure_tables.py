@@ -15,6 +15,7 @@ import figure_pairs
 import figure_quantization
 import figure_speculation
 import figure_watermark
+from figure_rooflines import ROOFLINE, at_context, in_order, in_pieces, of_bound, roofline, worked
 from figure_runs import At, Result, Row, Table, value_at
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -116,76 +117,6 @@ def raw_share(result: Result) -> float:
     )
 
 
-def roofline(field: str, work: str = "decode", size: int = 1, context: range = range(64)) -> At:
-    """Of the roofline's line of this work, whose mean context lies in that range."""
-
-    def find(result: Result) -> Any:
-        for line in result["result"]["lines"]:
-            if (line["work"], line["size"]) == (work, size) and line["context"] in context:
-                return line.get(field)
-        return None
-
-    return find
-
-
-def at_context(tokens: int) -> Row:
-    """Decoding of one stream after so many tokens, beside what memory and the kernels in a cache allow."""
-    fields = ("share", "rate", "bound_rate", "limit", "bandwidth_share", "bandwidth")
-    return Row(
-        f"SmolLM2, 1 stream at {tokens:,} tokens, int16 KV: share of what memory and one row's kernels allow",
-        "roofline-smollm2",
-        tuple(roofline(field, context=range(tokens, tokens + 64)) for field in fields),
-        ("{0:.0%}: {1:.0f} of {2:.0f} tok/s ({3}); {4:.0%} of the memory's {5:GB} a second",), ROOFLINE,
-        least=0.85, bound="{:.0%}",
-    )  # fmt: skip
-
-
-def in_pieces(tokens: int) -> Row:
-    """The same step, its pieces one after the other: each takes its reading or its arithmetic at least."""
-    fields = ("pieces_share", "least_us", "step_us", "roofline_share", "within", "between")
-    return Row(
-        f"its kernels alone at {tokens:,} tokens, int16 KV: share of the sum of its pieces' least times (of "
-        "the roofline)", "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
-        ("{0:.0%} ({3:.0%}): {1:,.0f} of {2:,.0f} us; lost within pieces {4:.0%}, between them {5:.0%}",),
-        "benchmarks/kernels/pieces.py --write",
-        only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
-    )  # fmt: skip
-
-
-def in_order(tokens: int) -> Row:
-    """The same step, beside what memory gives to its reads in their order, nothing computed."""
-    fields = ("ordered_share", "ordered_us")
-    return Row(
-        f"its kernels alone at {tokens:,} tokens, int16 KV: share of what the same reads take, in their "
-        "order and with the step's waits, nothing computed", "pieces",
-        tuple(f"contexts/{tokens}/{field}" for field in fields),
-        ("{0:.0%} (these reads alone: {1:,.0f} us)",), "benchmarks/kernels/pieces.py --write",
-        least=0.85, bound="{:.0%}", only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
-    )  # fmt: skip
-
-
-def worked(tokens: int) -> Row:
-    """The same step, beside the same reads with as much arithmetic in the simplest loop."""
-    fields = ("worked_share", "worked_us", "worked_roofline_share")
-    return Row(
-        f"its kernels alone at {tokens:,} tokens, int16 KV: share of what the same reads take with as much "
-        "arithmetic in the simplest loop", "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
-        ("{0:.0%} (these reads: {1:,.0f} us, whose share of the roofline is {2:.0%})",),
-        "benchmarks/kernels/pieces.py --write",
-        only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
-    )  # fmt: skip
-
-
-def of_bound(label: str, work: str, size: int) -> Row:
-    """Work that waits for arithmetic, beside what the tile's own rate would allow."""
-    fields = ("share", "rate", "bound_rate", "limit")
-    return Row(
-        f"SmolLM2, {label}: share of what the machine allows", "roofline-smollm2",
-        tuple(roofline(field, work, size, range(1024)) for field in fields),
-        ("{0:.0%}: {1:rate} of {2:rate} tok/s ({3})",), ROOFLINE,
-    )  # fmt: skip
-
-
 def scheduler(with_prompt: bool) -> At:
     def find(result: Result) -> Any:
         for each in result["result"]["steps"]:
@@ -196,7 +127,6 @@ def scheduler(with_prompt: bool) -> At:
     return find
 
 
-ROOFLINE = "octavo bench roofline smollm2"
 SMOLLM2, GEMMA = {"settings/model": "smollm2"}, {"settings/model": "gemma3-270m"}
 IMAGE = "scripts/image.py"
 FOOTPRINT, GRAMMAR = "benchmarks/footprint.py --write", "benchmarks/grammar_cost.py --repeat 24 --write"
@@ -220,14 +150,7 @@ CPU = Table((
         tuple(roofline(field) for field in ("bandwidth_share", "rate", "bound_rate", "bandwidth")),
         ("{0:.0%}: {1:.0f} of {2:.0f} tok/s at {3:GB} a second",), f"{ROOFLINE}, of the 1.1B model's file",
         least=0.8, bound="{:.0%}"),
-    at_context(2048),
-    at_context(8000),
-    in_pieces(2048),
-    in_pieces(8000),
-    in_order(2048),
-    in_order(8000),
-    worked(2048),
-    worked(8000),
+    *(row(tokens) for row in (at_context, in_pieces, in_order, worked) for tokens in (2048, 8000)),
     of_bound("prompt of 512", "prompt", 512),
     of_bound("8 streams", "decode", 8),
     of_bound("32 streams", "decode", 32),
