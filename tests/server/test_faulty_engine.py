@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,12 @@ class Served:
             assert not thread.is_alive(), "a client waits for ever"
         return found
 
+    def wait_until_hung(self) -> None:
+        hung, end = Path(f"{self.trigger}.hung"), time.monotonic() + 60
+        while not hung.exists():
+            assert time.monotonic() < end, "no step hangs"
+            time.sleep(0.01)
+
     def ended(self) -> tuple[int, str]:
         """(exit status, standard error)."""
         _, said = self.process.communicate(timeout=120)
@@ -115,15 +122,15 @@ def test_a_hung_step_ends_its_requests_and_then_the_process(start: Callable[...,
 def test_signals_end_a_server_whose_step_hangs(start: Callable[..., Served], number: int) -> None:
     """Within the time that a drain may take and a bound; after a second signal at once."""
     served = start("hang", "--stall-timeout", "0", "--drain-timeout", "0" if number == 1 else "600")
-    begun = threading.Event()
 
     def ask() -> None:
         with contextlib.suppress(httpx.HTTPError):  # the process has gone
-            served.stream(0, lambda: (served.trigger.touch(), begun.set())[1])
+            served.stream(0)
 
+    served.trigger.touch()
     client = threading.Thread(target=ask)
     client.start()
-    assert begun.wait(60)
+    served.wait_until_hung()  # a signal before that ends a server that has nothing wrong
     for _ in range(number):
         served.process.send_signal(signal.SIGTERM)
         if number == 2:

@@ -2,9 +2,10 @@
 
     python faulty_serve.py FAULT TRIGGER serve MODEL ...
 
-The fault begins when the file TRIGGER is there. hang: a step never ends. fail:N: the next N steps raise.
-always: all of them do. panic: one raises what is no Exception. storm: at random steps stand still for a
-moment, fail one or two in a row, or panic; a file TRIGGER.hang ends it: the next step never does.
+The fault begins when the file TRIGGER is there. hang: a step never ends, and TRIGGER.hung is there by then.
+fail:N: the next N steps raise. always: all of them do. panic: one raises what is no Exception. storm: at
+random steps stand still for a moment, fail one or two in a row, or panic; a file TRIGGER.hang ends it: the
+next step never does.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 SECRET = "/home/operator/private/model.gguf"
@@ -61,6 +63,7 @@ def faulty(execute: Callable[..., Any], fault: str, trigger: str) -> Callable[..
         time.sleep(0.005)  # so that a crowd is still there when the fault comes
         if os.path.exists(trigger) and (most is None or next(steps) < most):
             if kind == "hang":
+                Path(trigger + ".hung").touch()
                 threading.Event().wait()
             if kind == "panic":
                 raise Panic("rust")
