@@ -32,7 +32,8 @@ void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) 
         for (int64_t i = 0; i < c; i++) {
             const int64_t r = first_row + i, token = item.t0 + r / w.group;
             const float* q = query_of(r);
-            for (int64_t j = 0; j < w.d && r + kQueriesAhead < w.rows; j += 16) prefetch(query_of(r + kQueriesAhead) + j);
+            if (r + kQueriesAhead < w.rows) // into the first-level cache: prefetch_bytes, which asks for the second, gains nothing
+                for (int64_t j = 0; j < w.d; j += 16) prefetch(query_of(r + kQueriesAhead) + j);
             float* panel = w.q + first_row * w.d + i;
             if (is_integer(a.kv.type))
                 load_query_int(q, w.d, c, bounds, factor, query_int(w, first_row) + 2 * i, w.q_factor + r);
