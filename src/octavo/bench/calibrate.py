@@ -74,12 +74,15 @@ def calibrate(backend: Backend, layout: Layout, seconds: float = 0.5) -> Machine
 
 
 def bandwidth_of(backend: Backend, nbytes: float) -> float:
-    """Bytes a second that reading nbytes over and over gets now, with all threads of a native backend."""
+    """Bytes a second that reading nbytes gets now, with all threads of a native backend.
+
+    A glance: each way to read is tried once, and the fastest counts.
+    """
     from octavo.kernels.cpu import CpuBackend
     from octavo.kernels.cpu_calibrate import read_bandwidth
 
     assert isinstance(backend, CpuBackend)
-    return read_bandwidth(backend, int(nbytes))
+    return read_bandwidth(backend, int(nbytes), 1)
 
 
 def with_rows(

@@ -4,7 +4,8 @@ bytes a step = what the linears and the head read, as the file stores it + sum(c
                of an 8-bit head five bits, since greedy steps leave the others (kernels' bounds of logits)
 MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's
 least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its rate)
-bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both
+bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both;
+               between the steps, every few of them
 rates        = of a step that decodes: what its tile does at as many rows, and its attention with a query a
                sequence, on weights and KV that stay in a cache (calibrate.with_rows)
 
@@ -17,9 +18,10 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from octavo.bench.calibrate import Machine
-from octavo.bench.driver import Driver, Run
+from octavo.bench.driver import Drawn, Driver, Run, Watch
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
 from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
@@ -29,6 +31,8 @@ from octavo.models.registry import Model
 
 DECODE_PROMPT = 16
 """Tokens of the prompts that batches decode after: short, so that weights are what is read."""
+TURN = 8
+"""Steps between two sweeps of the memory, whose rate changes within seconds."""
 Sweep = Callable[[float], float]
 """Bytes -> the bytes a second that reading so many, over and over, gets now (calibrate.read_bandwidth)."""
 Decoding = Callable[[int], Machine]
@@ -221,9 +225,9 @@ class Line:
         rate: tokens a second: the median of a run's steps, or of the prompts.
         share: least time over the measured one, 0..1.
         bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
-        bandwidth: bytes a second that reading as many bytes gets, measured before and after: the better.
+        bandwidth: bytes a second that reading as many bytes gets; the mean of before and after.
 
-    Of the runs that decode, the one whose share is the middle one; each has sweeps of the memory beside it.
+    Of decoding, the turn whose share is the middle one: a few steps between two sweeps of the memory.
     """
 
     work: str
@@ -242,7 +246,8 @@ class Meter:
     """Runs work, and puts it beside its bound; figures are medians over the repetitions.
 
     Attributes:
-        new_tokens: that are decoded in a run. repeat: runs of each piece of work, after one that warms up.
+        new_tokens: that are decoded in a run, at least 3. repeat: runs of each piece of work, after one that
+            warms up.
         sweep: measures the bandwidth for each decoding line's bytes; None: the machine's holds for all.
         decoding: measures the rates for each decoding line's rows; None: the machine's hold for all.
     """
@@ -274,26 +279,55 @@ class Meter:
         moved = self.work.decode_bytes(batch, context)
         machine = self.decoding(batch) if self.decoding else self.machine
         sweep = self.sweep or (lambda _: self.machine.bandwidth)
-        found, lines = [], []
-        for number, run in enumerate(self._runs_one_by_one(batch, prompt, self.new_tokens)):
-            # Others share the memory: what it gives now is what counts, so a run has a sweep on each side.
-            found.append(sweep(moved))
-            if number == 0:
-                continue  # it warmed up
-            # Only steps in which everybody drew: with long prompts some start earlier and end earlier.
-            seconds = statistics.median(s.seconds for s in run.decode if s.tokens == batch)
-            here = replace(machine, bandwidth=max(found[-2:]))
+        lines = []
+        for seconds, bandwidth in self._turns(batch, prompt, lambda: sweep(moved)):
+            here = replace(machine, bandwidth=bandwidth)
             bound = self.work.decode(here, batch, context)
             lines.append(_line("decode", batch, context, batch, seconds, bound, here))
         return sorted(lines, key=lambda line: line.share)[len(lines) // 2]
 
-    def _runs(self, count: int, length: int, new_tokens: int) -> list[Run]:
-        return list(self._runs_one_by_one(count, length, new_tokens))[1:]  # the first warmed up
+    def _turns(self, batch: int, prompt: int, sweep: Callable[[], float]) -> list[tuple[float, float]]:
+        """Of each turn of all runs the seconds of a step, and the bandwidth beside it."""
+        every = [self._turns_of_run(seed, batch, prompt, sweep) for seed in range(self.repeat + 1)]
+        return [turn for turns in every[1:] for turn in turns]  # the first run warmed up
 
-    def _runs_one_by_one(self, count: int, length: int, new_tokens: int) -> Iterator[Run]:
-        for seed in range(self.repeat + 1):
-            prompts = random_prompts(count, length, self.driver.vocab_size, seed)
-            yield self.driver.run(prompts, new_tokens)
+    def _turns_of_run(
+        self, seed: int, batch: int, prompt: int, sweep: Callable[[], float]
+    ) -> list[tuple[float, float]]:
+        """Others share the memory: what it gives now is what counts, so that it is swept between steps.
+
+        The first step after a sweep is left out: its time has the sweep in it, and caches are full of what
+        that has read.
+        """
+        steps, full = 0, 0
+        swept: list[tuple[int, float]] = []  # after so many steps, bytes a second
+
+        def after_step(drawn: Sequence[Drawn]) -> None:
+            nonlocal steps, full
+            steps += 1
+            # Only steps in which everybody draws: with long prompts some start earlier and end earlier.
+            if sum(each.tokens for each in drawn) == batch:
+                full += 1
+                if full % TURN == 1:
+                    swept.append((steps, sweep()))
+
+        run = self._run(seed, batch, prompt, self.new_tokens, after_step)
+        if swept[-1][0] < steps:
+            swept.append((steps, sweep()))
+        timed, turns = (*run.prompt, *run.decode), []
+        for (begin, before), (end, behind) in pairwise(swept):
+            seconds = [step.seconds for step in timed[begin + 1 : end] if step.tokens == batch]
+            if seconds:
+                turns.append((statistics.median(seconds), (before + behind) / 2))
+        return turns
+
+    def _runs(self, count: int, length: int, new_tokens: int) -> list[Run]:
+        runs = [self._run(seed, count, length, new_tokens) for seed in range(self.repeat + 1)]
+        return runs[1:]  # the first warmed up
+
+    def _run(self, seed: int, count: int, length: int, new_tokens: int, watch: Watch | None = None) -> Run:
+        prompts = random_prompts(count, length, self.driver.vocab_size, seed)
+        return self.driver.run(prompts, new_tokens, watch=watch)
 
 
 def _line(
