@@ -62,21 +62,24 @@ void attend_block(const AttentionArgs& a, const AttentionItem& item, int64_t blo
 }
 
 template <Asked ASKED, class T>
-void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, Attend& w) {
+void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, const uint8_t*& asked, Attend& w) {
     Places<T> here, later;
     find_halves(a, item, block, end, here);
-    find_later(a, item, block, end, kAhead, later);
-    attend_block(a, item, block, w, Direct<ASKED, T>{w, {here.k, a.kv.page_size, later.part[0]}, {here.v, a.kv.dv, later.part[1]}});
+    find_later(a, item, block, end, kAhead<ASKED>, later);
+    const Halves<T> k{here.k, a.kv.page_size, later.part[0], asked ? asked : later.part[0]}, v{here.v, a.kv.dv, later.part[1], later.part[0]};
+    attend_block(a, item, block, w, Direct<ASKED, T>{w, k, v});
+    asked = later.part[1];
 }
 
 // Blocks [begin, stop) of one split, of whose positions [from, to) are seen by some row.
 template <class T>
 void attend_split(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t from,
                   int64_t to, Attend& w) {
+    const uint8_t* asked = nullptr; // the last part of a page
     for (int64_t block = begin; block < stop; block += kRescale) {
         const int64_t after = block + kRescale;
         if (w.direct && after <= item.tree) {
-            (a.near ? attend_directly<NEAR, T> : attend_directly<FAR, T>)(a, item, block, to, w);
+            (a.near ? attend_directly<NEAR, T> : attend_directly<FAR, T>)(a, item, block, to, asked, w);
             continue;
         }
         load_block<T>(a, item, block, block > from ? block : from, after < to ? after : to, w);

@@ -39,7 +39,7 @@ SIMD void score_halves(const int16_t* q, const Halves<E>& k, int first, int64_t 
             UNROLL for (int n = 0; n < COLUMN; n++) {
                 const int half = first + first_column + n;
                 if ((first_column + n) * 32 * sizeof(E) % 64 == 0) // once for a line
-                    ask<ASKED>(k.next + (2 * i + half) * 32 * (int64_t)sizeof(E));
+                    ask_twice<ASKED>(k, (2 * i + half) * 32 * (int64_t)sizeof(E));
                 UNROLL for (int j = 0; j < H; j++) column[n * H + j] = viload_once(k.at[half] + at + 2 * j * VW);
             }
             UNROLL for (int r = 0; r < R; r++) {
@@ -73,11 +73,11 @@ SIMD void weigh_chunk(const int16_t* p, const Halves<E>& v, int64_t c, int64_t d
         UNROLL for (int j = 0; j < N * H; j++) z[r][j] = vizero();
     for (int half = 0; half < 2; half++) {
         const E* row = v.at[half] + 2 * c;
-        const E* next = (const E*)v.next + c * kRescale + 16 * half * 16 * N;
+        int64_t later = (c * kRescale + 16 * half * 16 * N) * (int64_t)sizeof(E); // in the parts that are asked for
         const int stop = to < 16 * half + 16 ? to : 16 * half + 16;
-        for (int i = 16 * half; i < stop; i += 2, row += v.stride, next += 2 * 16 * N) {
+        for (int i = 16 * half; i < stop; i += 2, row += v.stride, later += 2 * 16 * N * (int64_t)sizeof(E)) {
             UNROLL for (int n = 0; n < N; n += LINE)
-                ask<ASKED>(next + 32 * n);
+                ask_twice<ASKED>(v, later + 32 * n * (int64_t)sizeof(E));
             UNROLL for (int n = 0; n < N * H; n += COLUMN * H) {
                 VI x[COLUMN * H];
                 UNROLL for (int j = 0; j < COLUMN * H; j++) x[j] = viload_once(row + 2 * (n + j) * VW);

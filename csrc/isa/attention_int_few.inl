@@ -45,7 +45,7 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         }
     };
     const auto products = [&](const Block& b) {
-        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0]}, {b.here.v, 2 * a.kv.dv, b.later.part[1]}};
+        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0], nullptr}, {b.here.v, 2 * a.kv.dv, b.later.part[1], nullptr}};
     };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
         Block& b = blocks[i];
@@ -147,7 +147,7 @@ void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t b
         }
         for (int64_t i = 0; i < n; i++) {
             for (int half = 0; half < 2; half++) __builtin_memcpy(w.k_scale + 16 * half, here[i].k_scale[half], 64);
-            const Halves<E> k{here[i].k, 2 * a.kv.page_size, parts[i]};
+            const Halves<E> k{here[i].k, 2 * a.kv.page_size, parts[i], i ? parts[i - 1] : here[n - 1].part[1]};
             for (int64_t t = 0; t < tiles.count; t++) {
                 const int64_t r = tile_start(tiles, t);
                 any_scores_int<ASKED>(tile_size(tiles, t), query_int(w, r), k, pairs_of(w.d), w.q_factor + r, w.k_scale,
@@ -161,7 +161,7 @@ void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t b
                                w.of + kTogether * t);
         }
         for (int64_t i = 0; i < n; i++) {
-            const Halves<E> v{here[i].v, 2 * a.kv.dv, parts[n + i]};
+            const Halves<E> v{here[i].v, 2 * a.kv.dv, parts[n + i], parts[n + i - 1]};
             for (int64_t t = 0; t < tiles.count; t++) {
                 const int64_t r = tile_start(tiles, t);
                 const Softening& of = w.of[kTogether * t + i];

@@ -93,13 +93,14 @@ template <class T> struct Places {
     const uint8_t* part[2];               // where a half's keys, values and factors begin, taken from end to end
 };
 
-// K or V of a block; `next` is a part of a page that a later block will read, asked for while this one is computed.
+// K or V of a block; `next` is a part of a page that a later block will read, asked for while this one is computed, and
+// `again` the part that was asked for before it.
 // Parts are asked for from end to end, whatever of K or V is read meanwhile: memory gives lines in their order at a
 // higher rate than pages' keys and values in turns.
 template <class T> struct Halves {
     const T* const* at; // [2]
     int64_t stride;     // elements from one row, or pair of rows, to the next
-    const uint8_t* next;
+    const uint8_t *next, *again;
 };
 
 // NEAR: into the first-level cache, where it has room for what is read and asked for (AttentionArgs.near): attention
@@ -108,6 +109,14 @@ enum Asked { NOTHING, FAR, NEAR };
 template <Asked ASKED> SIMD void ask(const void* line) {
     if (ASKED == NEAR) prefetch(line);
     if (ASKED == FAR) prefetch_far(line);
+}
+
+// A core has so many lines under way, 124 on a Zen 5, and drops what it is asked for beyond them without a word. So it is
+// asked for again, a part later; a request for what has come costs next to nothing. Not so where int8 takes AVX2 longer
+// to compute than to read, nor far requests, which take less at 8,000 tokens and more at 2,048.
+template <Asked ASKED, class T> SIMD void ask_twice(const Halves<T>& of, int64_t at) {
+    ask<ASKED>(of.next + at);
+    if (ASKED == NEAR && (sizeof(T) > 1 || VW == 16)) ask<ASKED>(of.again + at);
 }
 
 // What a part of a page has beyond the `asked` bytes that products over a block have asked for.
@@ -201,7 +210,8 @@ SIMD int64_t first_block(const AttentionArgs& a, const AttentionItem& item) {
 
 // The hardware does not look ahead from page to page: where the block `ahead` positions later lies, which may be of one
 // of the items after this one.
-enum { kAhead = 4 * kRescale, kIntegersAhead = 2 * kRescale };
+template <Asked ASKED> constexpr int64_t kAhead = (ASKED == NEAR ? 2 : 4) * kRescale;
+enum { kIntegersAhead = 2 * kRescale };
 SIMD int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
 SIMD int64_t whole_blocks(int64_t positions) { return (positions + kRescale - 1) / kRescale * kRescale; }
 template <class T>

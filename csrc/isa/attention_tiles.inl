@@ -62,7 +62,7 @@ __attribute__((noinline)) void scores_direct(const float* q, const Halves<T>& k,
         UNROLL for (int r = 0; r < R; r++) b[r] = vset1(q[r]);
         UNROLL for (int half = 0; half < 2; half++) {
             const int64_t at = i * k.stride;
-            if (half * 16 * sizeof(T) % 64 == 0) ask<ASKED>(k.next + (2 * i + half) * 16 * (int64_t)sizeof(T));
+            if (half * 16 * sizeof(T) % 64 == 0) ask_twice<ASKED>(k, (2 * i + half) * 16 * (int64_t)sizeof(T));
             UNROLL for (int j = 0; j < H; j++) {
                 const V column = vload_as(k.at[half] + at + j * VW);
                 UNROLL for (int r = 0; r < R; r++) z[r][half * H + j] = vfma(column, b[r], z[r][half * H + j]);
@@ -83,9 +83,9 @@ SIMD void weigh_direct_columns(const float* p, const Halves<T>& v, int64_t c, in
     for (int half = 0; half < 2; half++) {
         const int low = from > 16 * half ? from : 16 * half, high = to < 16 * half + 16 ? to : 16 * half + 16;
         const T* row = v.at[half] + (low - 16 * half) * v.stride + c;
-        const T* next = (const T*)v.next + c * kRescale + low * NV * VW;
-        for (int i = low; i < high; i++, row += v.stride, next += NV * VW) {
-            UNROLL for (int j = 0; j < NV; j += LINE) ask<ASKED>(next + j * VW);
+        int64_t later = (c * kRescale + low * NV * VW) * (int64_t)sizeof(T); // in the parts that are asked for
+        for (int i = low; i < high; i++, row += v.stride, later += NV * VW * (int64_t)sizeof(T)) {
+            UNROLL for (int j = 0; j < NV; j += LINE) ask_twice<ASKED>(v, later + j * VW * (int64_t)sizeof(T));
             V b[R];
             UNROLL for (int r = 0; r < R; r++) b[r] = vset1(p[r * kRescale + i]);
             UNROLL for (int j = 0; j < NV; j++) {
