@@ -181,7 +181,7 @@ def chosen(row: Row, runs: Iterable[Run], kind: str) -> list[Run]:
 
 
 def medians(row: Row, runs: Sequence[Run]) -> list[Any]:
-    """Of each value over the runs; of words, those that differ."""
+    """Of each value over the runs; of words, those that differ; no words say nothing."""
     columns = zip(*(run.values(row) or [] for run in runs), strict=True)
     return [_middle(list(column)) for column in columns]
 
@@ -189,7 +189,7 @@ def medians(row: Row, runs: Sequence[Run]) -> list[Any]:
 def _middle(values: list[Any]) -> Any:
     if all(isinstance(value, (int, float)) for value in values):
         return values[0] if len(values) == 1 else statistics.median(values)
-    return " / ".join(dict.fromkeys(map(str, values)))
+    return " / ".join(dict.fromkeys(filter(None, map(str, values))))
 
 
 class Format(string.Formatter):
