@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,10 +20,10 @@ from octavo.bench.calibrate import (
     tile_rate,
     with_rows,
 )
-from octavo.bench.driver import Driver
+from octavo.bench.driver import Drawn, Driver, Run, StepTime, Watch
 from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of, layout_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
-from octavo.errors import UnsupportedError
+from octavo.errors import OctavoError, UnsupportedError
 from octavo.kernels.ops import (
     Activation,
     AttentionSpec,
@@ -194,6 +196,35 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
         assert row.share == pytest.approx(row.rate / row.bound_rate)
         assert row.limit in ("memory", "compute")
         assert 0 < row.bandwidth_share <= row.share * 1.000001
+
+
+@dataclass
+class Scripted:
+    """A driver whose step i takes i seconds; in the first one not all of two sequences draw."""
+
+    tokens: int
+    vocab_size = 100
+
+    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int, watch: Watch) -> Run:
+        steps = [StepTime(float(i), 2 if i else 1) for i in range(self.tokens + 1)]
+        for step in steps:
+            watch([Drawn(place, 1, False) for place in range(step.tokens)])
+        return Run(8, tuple(steps[:2]), tuple(steps[2:]), (0.0, 1.0), ((1,), (1,)))
+
+
+def test_memory_is_swept_between_steps_whose_first_does_not_count() -> None:
+    def turns(tokens: int, runs: int) -> list[tuple[float, float]]:
+        found = itertools.count(100.0, 100.0)
+        meter = Meter(Scripted(tokens), work(), MACHINE, tokens, runs)  # type: ignore[arg-type]
+        return meter._turns(2, 4, lambda: next(found))
+
+    # After steps 1 and 9, and at the end; of a run that warms up nothing counts.
+    assert turns(9, 1) == [(6.0, 350.0)]
+    assert turns(10, 1) == [(6.0, 450.0)]  # the last step followed a sweep
+    assert turns(12, 1) == [(6.0, 450.0), (11.5, 550.0)]
+    assert turns(9, 2) == [(6.0, 350.0), (6.0, 550.0)]
+    with pytest.raises(OctavoError, match="2 sequences never drew at once"):
+        list(Meter(Scripted(1), work(), MACHINE, 1, 1).lines([], [2]))  # type: ignore[arg-type]
 
 
 def test_the_reference_has_no_roofline() -> None:

@@ -24,6 +24,7 @@ from octavo.bench.calibrate import Machine
 from octavo.bench.driver import Drawn, Driver, Run, Watch
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
+from octavo.errors import OctavoError
 from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
 from octavo.kernels.program import Call, record
 from octavo.kernels.weight import Layout
@@ -222,7 +223,7 @@ class Line:
         work: "prompt" or "decode".
         size: tokens of the prompt, or sequences decoding.
         context: mean tokens that a query saw.
-        rate: tokens a second: the median of a run's steps, or of the prompts.
+        rate: tokens a second: the median of a turn's steps, or of the prompts.
         share: least time over the measured one, 0..1.
         bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
         bandwidth: bytes a second that reading as many bytes gets; the mean of before and after.
@@ -284,6 +285,8 @@ class Meter:
             here = replace(machine, bandwidth=bandwidth)
             bound = self.work.decode(here, batch, context)
             lines.append(_line("decode", batch, context, batch, seconds, bound, here))
+        if not lines:
+            raise OctavoError(f"{batch} sequences never drew at once: is there too little room for their KV?")
         return sorted(lines, key=lambda line: line.share)[len(lines) // 2]
 
     def _turns(self, batch: int, prompt: int, sweep: Callable[[], float]) -> list[tuple[float, float]]:
@@ -312,7 +315,7 @@ class Meter:
                     swept.append((steps, sweep()))
 
         run = self._run(seed, batch, prompt, self.new_tokens, after_step)
-        if swept[-1][0] < steps:
+        if swept and swept[-1][0] < steps:
             swept.append((steps, sweep()))
         timed, turns = (*run.prompt, *run.decode), []
         for (begin, before), (end, behind) in pairwise(swept):
