@@ -7,7 +7,7 @@ void attend_many(const AttentionArgs& a, const AttentionItem& item, int64_t bloc
     find_halves(a, item, block, end, here);
     take_factors(here, w);
     if (block + kRescale < end) prefetch_positions<E>(a, item, block + kRescale, end);
-    attend_block(a, item, block, w, Integers<NOTHING, E>{w, {here.k, 2 * a.kv.page_size, nullptr, nullptr}, {here.v, 2 * a.kv.dv, nullptr, nullptr}});
+    attend_block(a, item, block, w, Integers<NOTHING, E>{w, {here.k, 2 * a.kv.page_size}, {here.v, 2 * a.kv.dv}});
 }
 
 // Integer pages copied first.
@@ -15,7 +15,7 @@ void attend_copied(const AttentionArgs& a, const AttentionItem& item, int64_t bl
     const auto *keys = (const int16_t*)w.k, *values = (const int16_t*)w.v;
     const int16_t* k[2] = {keys, keys + kRescale};
     const int16_t* v[2] = {values, values + kRescale / 2 * w.dvp};
-    attend_block(a, item, block, w, Integers<NOTHING, int16_t>{w, {k, 2 * kRescale, nullptr, nullptr}, {v, 2 * w.dvp, nullptr, nullptr}});
+    attend_block(a, item, block, w, Integers<NOTHING, int16_t>{w, {k, 2 * kRescale}, {v, 2 * w.dvp}});
 }
 
 // Blocks [begin, stop) of one split, of whose positions [from, to) are seen by some row.

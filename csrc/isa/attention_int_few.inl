@@ -45,7 +45,7 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         }
     };
     const auto products = [&](const Block& b) {
-        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0], nullptr}, {b.here.v, 2 * a.kv.dv, b.later.part[1], nullptr}};
+        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0]}, {b.here.v, 2 * a.kv.dv, b.later.part[1]}};
     };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
         Block& b = blocks[i];

@@ -100,7 +100,7 @@ template <class T> struct Places {
 template <class T> struct Halves {
     const T* const* at; // [2]
     int64_t stride;     // elements from one row, or pair of rows, to the next
-    const uint8_t *next, *again;
+    const uint8_t *next = nullptr, *again = nullptr; // again: of near requests only
 };
 
 // NEAR: into the first-level cache, where it has room for what is read and asked for (AttentionArgs.near): attention
