@@ -151,6 +151,12 @@ def row(**more: Any) -> Any:
     return runs.Row("what", "x", ("value",), ("{0:.2f}",), "x.py", **more)
 
 
+def test_words_of_several_runs_are_those_that_differ_and_say_something() -> None:
+    words = [made("aaa", "2026-11-30", 1.0, machines=each) for each in ("", "one", "one", "two")]
+    whole = script("figure_runs").Row("what", "x", ("machines",), ("{0}",), "x.py")
+    assert script("figure_runs").medians(whole, words) == ["one / two"]
+
+
 class NoHistory:
     complete = False
 
