@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from models.tiny import VARIANTS
-from support.cuts import Pieces, check_cuts
+from support.cuts import Pieces, check_cuts, check_sampled
 from support.forward import BACKENDS, backend_called, load
 
 CASES = [(*case, b) for case in VARIANTS for b in BACKENDS]
@@ -20,6 +20,14 @@ Folders = Callable[[str, str], Path]
 def test_taps_and_cuts_change_no_bit(name: str, variant: str, backend: str, tiny_folder: Folders) -> None:
     computer = backend_called(backend)
     check_cuts(load(tiny_folder(name, variant), computer), computer)
+
+
+@pytest.mark.parametrize(("name", "variant", "backend"), CASES, ids=["-".join(case) for case in CASES])
+def test_rows_that_nobody_samples_change_no_bit(
+    name: str, variant: str, backend: str, tiny_folder: Folders
+) -> None:
+    computer = backend_called(backend)
+    check_sampled(load(tiny_folder(name, variant), computer), computer)
 
 
 def test_a_tap_is_what_a_cut_hands_on(tiny_folder: Folders) -> None:

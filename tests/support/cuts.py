@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,8 +35,10 @@ class Pieces:
         most = max(len(IDS), len(self._source))
         self._limits = Limits(most, 1, most, PAGES)
 
-    def whole(self, taps: Collection[int] = ()) -> tuple[F32, dict[int, F32]]:
-        """Logits, and each tap's rows."""
+    def whole(
+        self, taps: Collection[int] = (), sampled: Collection[int] | None = None
+    ) -> tuple[F32, dict[int, F32]]:
+        """Logits, and each tap's rows. sampled: positions whose logits are wanted, in order; None: all."""
         kv = self.pages()
         program = self._backend.capture(
             lambda ops, inputs: self.model.forward(ops, inputs, kv, taps), self._limits
@@ -43,6 +46,9 @@ class Pieces:
         logits: list[F32] = []
         kept: dict[int, list[F32]] = {tap: [] for tap in taps}
         for batch in self.batches():
+            if sampled is not None:
+                rows = np.flatnonzero(np.isin(batch.positions, sorted(sampled)))
+                batch = replace(batch, sampled=rows.astype(np.int32))
             logits.append(program.replay(batch).copy())
             for tap in taps:
                 kept[tap].append(program.kept(tap_name(tap)).copy())
@@ -114,3 +120,14 @@ def check_cuts(model: Any, backend: Backend, chunks: Chunks = CHUNKS) -> None:
         assert np.isfinite(rows).all()
     for count in range(pieces.layers + 1):
         np.testing.assert_array_equal(pieces.cut(count), plain, err_msg=f"cut after {count} layers")
+
+
+def check_sampled(model: Any, backend: Backend, chunks: Chunks = CHUNKS) -> None:
+    """Logits of some rows alone, or of none, are those that they have among all; of a backend whose bits
+    depend on no other row."""
+    pieces = Pieces(model, backend, chunks)
+    plain, _ = pieces.whole()
+    for sampled in ([], [chunks[-1][1] - 1], [0, 2, chunks[0][1] - 1, chunks[1][0]]):
+        for taps in ((), {pieces.layers - 1}):
+            some, _ = pieces.whole(taps, sampled)
+            np.testing.assert_array_equal(some, plain[sampled], err_msg=f"{sampled} alone, taps {taps}")

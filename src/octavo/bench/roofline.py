@@ -2,7 +2,8 @@
 
 bytes a step = what the linears and the head read, as the file stores it + sum(context) x KV bytes;
                of an 8-bit head five bits, since greedy steps leave the others (kernels' bounds of logits)
-MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's
+MACs a step  = tokens x linears + sampled rows x head, and apart from these the attention's; what the last
+               layer computes of sampled rows alone counts with the head
 least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its rate)
 bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both;
                between the steps, every few of them
@@ -66,7 +67,8 @@ class ModelCost:
     """What a model costs.
 
     Attributes:
-        linear_macs: of a token in all layers, of its own experts only; head_macs: of a sampled row.
+        linear_macs: of a token in all layers, of its own experts only; head_macs: of a
+            sampled row, in the last layer behind its attention and in the head.
         weight_bytes: read by every step, counted as the file stores them.
         expert_bytes: of all experts; expert_share: the part of them that one token reads.
         kv_bytes: of a token in all layers.

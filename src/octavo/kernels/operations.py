@@ -110,6 +110,12 @@ class Ops(ABC):
             raise ValueError(f"a residual of width {residual.width} cannot meet an output of width {width}")
         return Tensor(x.rows, width)
 
+    def logits(
+        self, x: Tensor, weight: PackedWeight, bias: F32 | None = None, scaling: Scaling = UNSCALED
+    ) -> Tensor:
+        """linear() whose result is read, not computed with: in f32 whatever else the backend computes in."""
+        return self.linear(x, weight, bias, scaling=scaling)
+
     @abstractmethod
     def add(self, x: Tensor, y: Tensor) -> Tensor:
         """x + y."""

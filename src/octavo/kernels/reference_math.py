@@ -99,7 +99,7 @@ def route(logits: F32, k: int, renormalize: bool, routing: Routing) -> tuple[I64
         p = shifted / shifted.sum(axis=1, keepdims=True)
     score = p if routing.bias is None else p + routing.bias
     if routing.top_groups < routing.groups:
-        grouped = score.reshape(len(score), routing.groups, -1)
+        grouped = score.reshape(len(score), routing.groups, score.shape[1] // routing.groups)
         worth = np.sort(grouped, axis=2)[:, :, ::-1][:, :, : routing.group_top].sum(axis=2)
         allowed = np.zeros(worth.shape, bool)
         np.put_along_axis(allowed, best(worth, routing.top_groups), True, axis=1)

@@ -154,6 +154,11 @@ class LayerNorm:
         return ops.layer_norm(x, self.gain, self.bias, self.eps)
 
 
+def wanted(ops: Ops, inputs: Inputs, x: Tensor, ends: bool) -> Tensor:
+    """x, or of a layer that ends a forward the batch's sampled rows of it: nobody reads the others."""
+    return ops.gather_rows(inputs, x) if ends else x
+
+
 class MLP(Protocol):
     """x [T, hidden] -> [T, hidden], added to the residual where there is one."""
 
@@ -182,6 +187,8 @@ class Attention:
         rotary: None for no positions here (NoPE layers, ALiBi, learned positions).
         q_norm, k_norm: RMS norms before rotation, [head_dim] per head (Qwen3, Gemma 3) or
             [heads * head_dim] over all heads (OLMo 2), or None.
+
+    With ends, only the sampled rows leave attention: y and residual are [R, hidden].
     """
 
     index: int
@@ -194,33 +201,40 @@ class Attention:
     eps: float = 1e-6
 
     def __call__(
-        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor:
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None,
+        ends: bool = False,
+    ) -> Tensor:  # fmt: skip
         pages = kv.layer(self.index)
         qkv = self.qkv(ops, x)
         norms = HeadNorms(self.q_norm, self.k_norm, self.eps)
         q = ops.rotary_append(inputs, qkv, pages, self.spec, self.rotary, norms)
-        return self.out(ops, ops.attention(inputs, q, pages, self.spec), residual=residual)
+        y = wanted(ops, inputs, ops.attention(inputs, q, pages, self.spec), ends)
+        return self.out(ops, y, residual=residual)
 
 
 class SelfAttention(Protocol):
-    """What a block needs of an attention layer; spec says what its pages hold."""
+    """What a block needs of an attention layer; spec says what its pages hold, Attention what ends means."""
 
     @property
     def spec(self) -> AttentionSpec: ...
 
     def __call__(
-        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor: ...
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None,
+        ends: bool = False,
+    ) -> Tensor: ...  # fmt: skip
 
 
 class Block(Protocol):
-    """x [T, hidden] -> [T, hidden]."""
+    """x [T, hidden] -> [T, hidden]; of the layer that ends a forward, [R, hidden].
+
+    All its tokens' keys and values are written then too, but what follows attention is computed for the
+    sampled rows alone: of a prompt, for its last token.
+    """
 
     @property
     def attention(self) -> SelfAttention: ...
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor: ...
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, ends: bool = False) -> Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,12 +253,13 @@ class DecoderLayer:
     attention_post_norm: Norm | None = None
     mlp_post_norm: Norm | None = None
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, ends: bool = False) -> Tensor:
         h = x if self.attention_norm is None else self.attention_norm(ops, x)
+        x = wanted(ops, inputs, x, ends)
         if self.attention_post_norm is None:
-            x = self.attention(ops, inputs, kv, h, residual=x)
+            x = self.attention(ops, inputs, kv, h, residual=x, ends=ends)
         else:
-            x = ops.add(x, self.attention_post_norm(ops, self.attention(ops, inputs, kv, h)))
+            x = ops.add(x, self.attention_post_norm(ops, self.attention(ops, inputs, kv, h, ends=ends)))
         h = x if self.mlp_norm is None else self.mlp_norm(ops, x)
         if self.mlp_post_norm is None:
             return self.mlp(ops, h, residual=x)
@@ -348,7 +363,7 @@ class DecoderStack:
 
     def hidden(self, ops: Ops, inputs: Inputs, kv: KVCache, taps: Collection[int] = ()) -> Tensor:
         """What the head reads: the last layer's output [R, width], normed."""
-        return self._ending(ops, inputs, self.first(ops, inputs, kv, len(self.layers), taps))
+        return self._ending(ops, self._run(ops, inputs, kv, self.embedding(ops, inputs), 0, taps))
 
     def first(self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, taps: Collection[int] = ()) -> Tensor:
         """The embedding and the first count layers: x [T, width], which rest() goes on from."""
@@ -359,14 +374,22 @@ class DecoderStack:
         self, ops: Ops, inputs: Inputs, kv: KVCache, count: int, x: Tensor, taps: Collection[int] = ()
     ) -> Tensor:
         """Logits [R, vocab] by the layers after the first count, from what these gave."""
-        x = run_layers(self.layers[cut(count, self.layers) :], ops, inputs, kv, x, taps, count)
-        return self._logits(ops, self._ending(ops, inputs, x))
+        return self._logits(ops, self._ending(ops, self._run(ops, inputs, kv, x, count, taps)))
 
-    def _ending(self, ops: Ops, inputs: Inputs, x: Tensor) -> Tensor:
-        x = ops.gather_rows(inputs, x)
+    def _run(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, count: int, taps: Collection[int]
+    ) -> Tensor:
+        """The layers after the first count, from x [T, width]: [R, width]."""
+        layers = self.layers[cut(count, self.layers) :]
+        if not layers or len(self.layers) - 1 in taps:  # what is kept has all rows
+            return ops.gather_rows(inputs, run_layers(layers, ops, inputs, kv, x, taps, count))
+        x = run_layers(layers[:-1], ops, inputs, kv, x, taps, count)
+        return layers[-1](ops, inputs, kv, x, ends=True)
+
+    def _ending(self, ops: Ops, x: Tensor) -> Tensor:
         if self.norm is not None:
             x = self.norm(ops, x)
         return x if self.project_out is None else self.project_out(ops, x)
 
     def _logits(self, ops: Ops, x: Tensor) -> Tensor:
-        return self.head(ops, x, scaling=self.scaling)
+        return ops.logits(x, self.head.weight, self.head.bias, self.scaling)

@@ -17,6 +17,7 @@ from octavo.models.layers import (
     Norm,
     heads_in,
     heads_out,
+    wanted,
 )
 from octavo.models.loader import Loader
 from octavo.models.parts import kv_spec
@@ -42,9 +43,10 @@ class CrossAttention:
         ops.append(inputs, self.kv(ops, encoded), kv.layer(self.index), self.spec)
 
     def __call__(
-        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor:
-        y = ops.attention(inputs, self.q(ops, x), kv.layer(self.index), self.spec)
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None,
+        ends: bool = False,
+    ) -> Tensor:  # fmt: skip
+        y = wanted(ops, inputs, ops.attention(inputs, self.q(ops, x), kv.layer(self.index), self.spec), ends)
         return self.out(ops, y, residual=residual)
 
 
@@ -60,9 +62,12 @@ class CrossLayer:
     mlp: MLP
     norm_first: bool
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, ends: bool = False) -> Tensor:
         x = self._add(ops, x, self.attention_norm, lambda h, r: self.attention(ops, inputs, kv, h, r))
-        x = self._add(ops, x, self.cross_norm, lambda h, r: self.cross(ops, inputs, kv, h, r))
+        x = self._add(
+            ops, x, self.cross_norm,
+            lambda h, r: self.cross(ops, inputs, kv, h, wanted(ops, inputs, r, ends), ends),
+        )  # fmt: skip
         return self._add(ops, x, self.mlp_norm, lambda h, r: self.mlp(ops, h, r))
 
     def _add(self, ops: Ops, x: Tensor, norm: Norm, sublayer: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

@@ -24,6 +24,7 @@ from octavo.models.layers import (
     Norm,
     SelfAttention,
     heads_out,
+    wanted,
 )
 from octavo.models.loader import Loader, Order
 from octavo.models.parts import DecoderModel, attention_spec, out_proj
@@ -50,10 +51,12 @@ class ParallelLayer:
     mlp_norm: Norm | None
     mlp: MLP
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, ends: bool = False) -> Tensor:
         h = self.attention_norm(ops, x)
-        y = self.attention(ops, inputs, kv, h, residual=x)
-        return self.mlp(ops, h if self.mlp_norm is None else self.mlp_norm(ops, x), residual=y)
+        x = wanted(ops, inputs, x, ends)
+        y = self.attention(ops, inputs, kv, h, residual=x, ends=ends)
+        h = wanted(ops, inputs, h, ends) if self.mlp_norm is None else self.mlp_norm(ops, x)
+        return self.mlp(ops, h, residual=y)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +68,9 @@ class PostNormLayer:
     mlp_norm: Norm
     mlp: MLP
 
-    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor) -> Tensor:
-        x = self.attention_norm(ops, self.attention(ops, inputs, kv, x, residual=x))
+    def __call__(self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, ends: bool = False) -> Tensor:
+        rest = wanted(ops, inputs, x, ends)
+        x = self.attention_norm(ops, self.attention(ops, inputs, kv, x, residual=rest, ends=ends))
         return self.mlp_norm(ops, self.mlp(ops, x, residual=x))
 
 

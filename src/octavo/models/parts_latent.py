@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from octavo.kernels.ops import AttentionSpec, Inputs, KVCache, Ops, Rotary, Tensor
-from octavo.models.layers import Linear, Norm
+from octavo.models.layers import Linear, Norm, wanted
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,8 +39,9 @@ class LatentAttention:
     rotary: Rotary
 
     def __call__(
-        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None
-    ) -> Tensor:
+        self, ops: Ops, inputs: Inputs, kv: KVCache, x: Tensor, residual: Tensor | None = None,
+        ends: bool = False,
+    ) -> Tensor:  # fmt: skip
         pages = kv.layer(self.index)
         base = x
         if self.q_down is not None and self.q_norm is not None:
@@ -53,7 +54,7 @@ class LatentAttention:
             self.spec,
             self.rotary,
         )
-        y = ops.attention(inputs, q, pages, self.spec)
+        y = wanted(ops, inputs, ops.attention(inputs, q, pages, self.spec), ends)
         expanded = ops.head_linear(y, [head.weight for head in self.expand])
         return self.out(ops, expanded, residual=residual)
 

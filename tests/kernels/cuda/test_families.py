@@ -12,7 +12,7 @@ from models.conftest import save
 from models.tiny import TINY
 from octavo.models.registry import families, family
 from support.cuda import REFERENCE, interpreted
-from support.cuts import FEW, check_cuts
+from support.cuts import FEW, check_cuts, check_sampled
 from support.forward import Sequences, load, logits
 
 # NumPy warns of infinities under the interpreter; a GPU does not.
@@ -48,6 +48,12 @@ def test_logits_equal_the_references(name: str, folder: Callable[[str], Path]) -
 def test_taps_and_cuts_change_no_bit(name: str, folder: Callable[[str], Path]) -> None:
     backend = interpreted()
     check_cuts(load(folder(name), backend), backend, FEW)
+
+
+@pytest.mark.parametrize("name", ["llama", "falcon", "deepseek_v2"])
+def test_rows_that_nobody_samples_change_no_bit(name: str, folder: Callable[[str], Path]) -> None:
+    backend = interpreted(exact=True)
+    check_sampled(load(folder(name), backend), backend, FEW)
 
 
 def test_bit_exact_in_a_batch_and_alone(folder: Callable[[str], Path]) -> None:

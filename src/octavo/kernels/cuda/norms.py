@@ -167,6 +167,12 @@ class Epilogue:
     residual: torch.Tensor | None = None
 
     @property
+    def sums(self) -> bool:
+        """Whether step 4, if anything, is all that there is."""
+        plain = self.bias is None and self.activation is Activation.NONE and not self.gated
+        return plain and self.scale == 1.0 and self.softcap is None
+
+    @property
     def flags(self) -> dict[str, Any]:
         """What kernels that end with finish() are compiled for."""
         return {

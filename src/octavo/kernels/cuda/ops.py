@@ -1,6 +1,6 @@
 """kernels.ops on a device: each method launches at once, and nothing waits for the device.
 
-Tensor.ref is a torch tensor [rows, width] of the compute type; logits (Rows.SAMPLED) are f32. A sum
+Tensor.ref is a torch tensor [rows, width] of the compute type; logits are f32. A sum
 that a norm may follow is left undone (Sum), so that one kernel adds and normalizes.
 """
 
@@ -185,40 +185,42 @@ class CudaOps(Ops):
         self, x: Tensor, weight: PackedWeight, bias: F32 | None = None,
         activation: Activation = Activation.NONE, residual: Tensor | None = None, scaling: Scaling = UNSCALED,
     ) -> Tensor:  # fmt: skip
-        w, v = packed(weight), value(x)
+        w = packed(weight)
+        rest = None if residual is None else value(residual)
+        added = self._constants.optional(bias)
+        end = Epilogue(added, activation, w.gated, scaling.factor, scaling.softcap, rest)
+        return self._product(x, w, end, logits=False)
+
+    def logits(
+        self, x: Tensor, weight: PackedWeight, bias: F32 | None = None, scaling: Scaling = UNSCALED
+    ) -> Tensor:
+        end = Epilogue(self._constants.optional(bias), scale=scaling.factor, softcap=scaling.softcap)
+        return self._product(x, packed(weight), end, logits=True)
+
+    def _product(self, x: Tensor, w: CudaWeight, end: Epilogue, logits: bool) -> Tensor:
+        v = value(x)
         whole = x.ref if isinstance(x.ref, RoundedRows) else None
         width = w.shape[0] // 2 if w.gated else w.shape[0]
-        sampled = x.rows is Rows.SAMPLED
-        rest = None if residual is None else value(residual)
-        factor, softcap = scaling.factor, scaling.softcap
-        end = Epilogue(self._constants.optional(bias), activation, w.gated, factor, softcap, rest)
-        plain = bias is None and activation is Activation.NONE and scaling == UNSCALED
-        if (
-            plain
-            and not w.gated
-            and len(w.parts) == 1
-            and w.parts[0].order is None
-            and self._by_cublas(v, w.parts[0])
-        ):
-            z = self._matmul(v, w.parts[0], sampled)
-            return Tensor(x.rows, width, z if rest is None else Sum(rest, z))
-        y = torch.empty((v.shape[0], width), dtype=torch.float32 if sampled else self.dtype, device=v.device)
+        if end.sums and len(w.parts) == 1 and w.parts[0].order is None and self._by_cublas(v, w.parts[0]):
+            z = self._matmul(v, w.parts[0], logits)
+            return Tensor(x.rows, width, z if end.residual is None else Sum(end.residual, z))
+        y = torch.empty((v.shape[0], width), dtype=torch.float32 if logits else self.dtype, device=v.device)
         first = 0
         for part in w.parts:
             last = first + (part.rows // 2 if w.gated else part.rows)
             here = end if len(w.parts) == 1 else sliced(end, first, last)
-            self._linear(v, part, y[:, first:last], here, sampled, whole)
+            self._linear(v, part, y[:, first:last], here, logits, whole)
             first = last
         return Tensor(x.rows, width, y)
 
     def _linear(
-        self, x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, sampled: bool,
+        self, x: torch.Tensor, part: PackedRows, y: torch.Tensor, end: Epilogue, logits: bool,
         whole: RoundedRows | None,
     ) -> None:  # fmt: skip
         if part.order is not None:  # columns that share scales lie together in W: they must in x
             x, whole, part = x.index_select(1, part.order), None, replace(part, order=None)
         if self._by_cublas(x, part):
-            z = self._matmul(x, part, sampled)
+            z = self._matmul(x, part, logits)
             norms.epilogue(z[None], y, end)
         else:
             product(x, part, y, end, self.policy, whole=whole)
@@ -266,7 +268,7 @@ class CudaOps(Ops):
             bm = self.policy.tiles(tokens, part.rows, part.columns, part.layout).bm
             groups = moe.assign(chosen, heads, bm)
             product(v.reshape(tokens * heads, part.columns), part, y, Epilogue(), self.policy, groups)
-        return Tensor(x.rows, heads * part.rows, y.view(tokens, -1))
+        return Tensor(x.rows, heads * part.rows, y.view(tokens, heads * part.rows))
 
     # -- attention -------------------------------------------------------------------------------
 
