@@ -5,6 +5,7 @@
 #include <deque>
 #include <map>
 #include <stdexcept>
+#include <utility>
 
 #include "cpu.h"
 #include "ops.h"
@@ -32,6 +33,7 @@ struct AttentionOpSpec {
     Sight sight = Sight::Causal;
     std::vector<float> bias{}; // AttentionArgs.bias; empty: none
     int64_t reach = 0;
+    bool sampled_only = false; // nobody reads other rows, so they stay as they are
 };
 
 // The items of one replay, for every layer of one geometry. A few long sequences are cut at their
@@ -41,7 +43,7 @@ class AttentionPlan {
 public:
     AttentionPlan(const AttentionOpSpec& spec, const Limits& limits, int threads)
         : kv_(spec.layer.view()), group_(spec.heads / kv_.heads), window_(spec.window),
-          sight_(spec.sight), max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
+          sight_(spec.sight), sampled_only_(spec.sampled_only), max_items_(4 * threads), max_splits_((limits.table_width * kv_.page_size + kSplit - 1) / kSplit) {}
 
     void begin(const Step& step) {
         if (serial_ == step.serial) return;
@@ -51,12 +53,16 @@ public:
         const BatchView& b = step.batch;
         rows_ = std::max<int64_t>(step.kernels->attention_rows, group_);
         const int64_t fair = tokens_of(b, step.threads);
-        // Late tokens see most: they come first, so that no thread is left with a long one at the end.
-        for (int64_t s = 0; s < b.sequences; s++) {
-            for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= fair)
-                for (int64_t head = 0; head < kv_.heads; head++)
-                    items_.push_back(whole_item(b, s, head, std::max<int64_t>(b.query_start[s], end - fair), end));
+        if (sampled_only_) {
+            sampled_.assign(static_cast<size_t>(b.tokens), false);
+            for (int64_t r = 0; r < b.sampled_rows; r++) sampled_[static_cast<size_t>(b.sampled[r])] = true;
         }
+        // Late tokens see most: they come first, so that no thread is left with a long one at the end.
+        for (int64_t s = 0; s < b.sequences; s++)
+            for (int64_t end = b.query_start[s + 1]; end > b.query_start[s]; end -= fair) {
+                const auto [t0, t1] = wanted(std::max<int64_t>(b.query_start[s], end - fair), end);
+                for (int64_t head = 0; t0 < t1 && head < kv_.heads; head++) items_.push_back(whole_item(b, s, head, t0, t1));
+            }
         if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
         deal(step.threads);
     }
@@ -86,6 +92,13 @@ private:
     int64_t tokens_of(const BatchView& b, int threads) const {
         const int64_t most = std::max<int64_t>(1, rows_ / group_), fair = b.tokens * kv_.heads / (kItems * threads);
         return std::clamp<int64_t>(fair, std::min<int64_t>(most, std::max<int64_t>(1, kFewRows / group_)), most);
+    }
+
+    // From the first to the last of the tokens that anyone reads.
+    std::pair<int64_t, int64_t> wanted(int64_t t0, int64_t t1) const {
+        while (sampled_only_ && t0 < t1 && !sampled_[static_cast<size_t>(t0)]) t0++;
+        while (sampled_only_ && t0 < t1 && !sampled_[static_cast<size_t>(t1 - 1)]) t1--;
+        return {t0, t1};
     }
 
     AttentionItem whole_item(const BatchView& b, int64_t s, int64_t head, int64_t t0, int64_t t1) const {
@@ -159,6 +172,8 @@ private:
     KVView kv_;
     int64_t group_, window_;
     Sight sight_;
+    bool sampled_only_;
+    std::vector<bool> sampled_; // of the step's tokens
     int64_t max_items_, max_splits_, rows_ = 0;
     int64_t serial_ = -1;
     std::vector<AttentionItem> items_;
@@ -278,13 +293,13 @@ class AttentionPlans {
 public:
     std::shared_ptr<AttentionPlan> of(const AttentionOpSpec& spec, const Program& p) {
         const KVView& kv = spec.layer.view();
-        auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight)}];
+        auto& plan = plans_[{spec.heads, kv.heads, kv.d, kv.dv, spec.window, kv.page_size, static_cast<int64_t>(spec.sight), spec.sampled_only}];
         if (!plan) plan = std::make_shared<AttentionPlan>(spec, p.limits(), p.threads());
         return plan;
     }
 
 private:
-    std::map<std::array<int64_t, 7>, std::shared_ptr<AttentionPlan>> plans_;
+    std::map<std::array<int64_t, 8>, std::shared_ptr<AttentionPlan>> plans_;
 };
 
 // [heads, 2 reach + 1] with its ends repeated, so that a block of positions is one load.
@@ -309,7 +324,8 @@ void make(const Call& c, Program& p) {
                          .window = c.args.integer("spec.window"),
                          .slopes = c.args.floats("spec.alibi_slopes"),
                          .sinks = c.args.floats("spec.sinks"),
-                         .sight = c.args.choice<Sight>("spec.sight")};
+                         .sight = c.args.choice<Sight>("spec.sight"),
+                         .sampled_only = c.args.has("sampled_only")};
     const KVView& kv = spec.layer.view();
     if (spec.heads < 1 || spec.heads % kv.heads) throw std::invalid_argument("query heads must be a multiple of KV heads");
     if (kv.d > 1024 || kv.dv > 1024) throw std::invalid_argument("heads wider than 1024 are not supported");

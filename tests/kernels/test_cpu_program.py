@@ -59,17 +59,24 @@ class TinyModel:
         self.bias = normal(rng, 128)
         self.rotary: Rotary = rotary_tables(16, 10000.0, 1024)
 
-    def forward(self, ops: Ops, inputs: Inputs, kv: KVCache) -> Tensor:
+    def forward(
+        self, ops: Ops, inputs: Inputs, kv: KVCache, spec: AttentionSpec = SPEC, early: bool = False
+    ) -> Tensor:
+        """early: rows are gathered behind the last attention instead of behind the last layer."""
         x = ops.embed(inputs, self.table)
         for i in range(LAYERS):
             normed = ops.rms_norm(x, self.gain[2 * i], 1e-5)
             qkv = ops.linear(normed, self.qkv[i], self.bias)
-            q = ops.rotary_append(inputs, qkv, kv.layer(i), SPEC, self.rotary)
-            x = ops.linear(ops.attention(inputs, q, kv.layer(i), SPEC), self.out[i], residual=x)
+            q = ops.rotary_append(inputs, qkv, kv.layer(i), spec, self.rotary)
+            y = ops.attention(inputs, q, kv.layer(i), spec)
+            if early and i == LAYERS - 1:
+                x, y = ops.gather_rows(inputs, x), ops.gather_rows(inputs, y)
+            x = ops.linear(y, self.out[i], residual=x)
             normed = ops.layer_norm(x, self.gain[2 * i + 1], None, 1e-5)
             hidden = ops.linear(normed, self.gate_up[i], activation=Activation.SILU)
             x = ops.linear(hidden, self.down[i], residual=x, scaling=Scaling(0.1))
-        x = ops.rms_norm(ops.gather_rows(inputs, x), self.gain[-1], 1e-5)
+        x = x if early else ops.gather_rows(inputs, x)
+        x = ops.rms_norm(x, self.gain[-1], 1e-5)
         return ops.linear(x, self.table)
 
 
@@ -155,6 +162,41 @@ def test_empty_batches(backend: CpuBackend) -> None:
     assert program.replay(batch_on(rng, np.zeros((0, 1), np.int32), [], [], 16)).shape == (0, VOCAB)
     unsampled = replace(batch_of(rng, [4], [4]), sampled=np.zeros(0, np.int32))
     assert program.replay(unsampled).shape == (0, VOCAB)
+
+
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from(list(BY_NAME)),
+    st.sampled_from(["f16", "int16", "int8"]),
+    st.sampled_from([0, 40]),
+    st.lists(st.tuples(st.integers(0, 290), st.integers(1, 90)), min_size=1, max_size=4),
+    st.sampled_from([0.0, 0.02, 0.5, 1.0]),
+)
+@settings(max_examples=80, deadline=None)
+def test_attention_of_rows_that_are_gathered_has_the_bits_of_all(
+    seed: int, name: str, dtype: str, window: int, lengths: list[tuple[int, int]], share: float
+) -> None:
+    """Whatever is sampled, in whatever order, nothing too; pages hold what went before."""
+    backend, rng = BY_NAME[name], np.random.default_rng(seed)
+    model, spec = TinyModel(backend, "u4"), replace(SPEC, window=window or None)
+    contexts = [before + count for before, count in lengths]
+    batch = batch_of(rng, contexts, [count for _, count in lengths], num_pages=200)
+    earlier = [
+        batch_on(rng, batch.page_tables[[s]], [before], [before], 16)
+        for s, (before, _) in enumerate(lengths)
+        if before
+    ]
+    picked = rng.permutation(np.flatnonzero(rng.random(batch.num_tokens) < share)).astype(np.int32)
+    found = []
+    for early in (False, True):
+        kv = kv_of(backend, dtype)
+        program = backend.capture(
+            lambda ops, inputs, kv=kv, early=early: model.forward(ops, inputs, kv, spec, early), LIMITS
+        )
+        for each in earlier:
+            program.replay(each)
+        found.append(program.replay(replace(batch, sampled=picked) if early else all_sampled(batch)).copy())
+    np.testing.assert_array_equal(found[1], found[0][picked])
 
 
 def batches_out_of_bounds() -> Sequence[tuple[str, ForwardBatch]]:
@@ -266,6 +308,35 @@ def test_fusing_moves_a_norm_only_where_one_linear_reads_it() -> None:
 
     assert names(as_residual) == ["rms_norm", "linear"]
     assert names(lambda ops, x: ops.rms_norm(x, gain, 1e-5)) == ["rms_norm"]
+
+
+def test_attention_knows_whether_anyone_reads_its_other_rows() -> None:
+    backend = BACKENDS[0]
+    w = backend.pack([random_weight(np.random.default_rng(7), "f32", HIDDEN, HIDDEN)])
+    layer = kv_of(backend).layer(0)
+
+    def told(after: Callable[[Ops, Tensor], Tensor]) -> list[bool]:
+        recorder = Recorder()
+        q = recorder.embed(Inputs(), w)
+        result = after(recorder, recorder.attention(Inputs(), q, layer, SPEC))
+        kept = tuple(recorder.kept_as.values())
+        calls = fuse(recorder.calls, result.ref, kept)
+        return [call.args.get("sampled_only", False) for call in calls if call.name == "attention"]
+
+    assert told(lambda ops, y: ops.gather_rows(Inputs(), y)) == [True]
+    assert told(lambda ops, y: y) == [False]
+    assert told(lambda ops, y: ops.linear(y, w)) == [False]
+    assert told(lambda ops, y: ops.add(ops.gather_rows(Inputs(), y), ops.gather_rows(Inputs(), y))) == [True]
+
+    def read_twice(ops: Ops, y: Tensor) -> Tensor:
+        return ops.add(ops.gather_rows(Inputs(), y), ops.gather_rows(Inputs(), ops.linear(y, w)))
+
+    def kept(ops: Ops, y: Tensor) -> Tensor:
+        ops.keep(Inputs(), y, "y")
+        return ops.gather_rows(Inputs(), y)
+
+    assert told(read_twice) == [False]
+    assert told(kept) == [False]
 
 
 def test_recording_refuses_widths_that_do_not_meet() -> None:

@@ -232,16 +232,21 @@ def signed(recorder: Recorder, limits: Limits) -> Signature:
 
 
 def fuse(calls: Sequence[Call], result: int, kept: Collection[int] = ()) -> list[Call]:
-    """Move each norm that only one linear reads into that linear, where it is quantized anyway."""
+    """Move each norm that only one linear reads into that linear, where it is quantized anyway.
+
+    An attention that only gather_rows reads is told so ("sampled_only"): it need not compute other rows.
+    """
     readers: dict[int, list[int]] = {number: [-1] for number in (result, *kept)}
     for i, call in enumerate(calls):
         for buffer in call.inputs:
             readers.setdefault(buffer, []).append(i)
     fused: list[Call | None] = list(calls)
     for i, call in enumerate(calls):
+        used_by = readers.get(call.output, [])
+        if call.name == "attention" and all(n >= 0 and calls[n].name == "gather_rows" for n in used_by):
+            fused[i] = replace(call, args={**call.args, "sampled_only": True})
         if call.name not in ("rms_norm", "layer_norm"):
             continue
-        used_by = readers.get(call.output, [])
         if len(used_by) != 1 or used_by[0] < 0:
             continue
         reader = fused[used_by[0]]
