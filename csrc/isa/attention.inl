@@ -18,28 +18,36 @@
 #include "attention_int_few.inl"
 #include "attention_int_blocks.inl"
 
+// A row of an item, the next of which comes without a division: each token has its heads one after the other.
+struct QueryRow {
+    int64_t token, head; // head: of the group that shares a KV head
+    void next(int64_t group) {
+        if (++head == group) head = 0, token++;
+    }
+};
+
 // Queries scaled into panels, and what each row may see: [low, high). Other cores have written many of them.
 enum { kQueriesAhead = 6 };
 void load_queries(const AttentionArgs& a, const AttentionItem& item, Attend& w) {
-    const auto query_of = [&](int64_t r) {
-        return a.q + ((item.t0 + r / w.group) * a.heads + item.head * w.group + r % w.group) * w.d;
-    };
+    const auto query_of = [&](QueryRow row) { return a.q + (row.token * a.heads + item.head * w.group + row.head) * w.d; };
     const Tiles tiles = split_tiles(w.rows, w.most);
     const Bounds bounds = query_bounds(a.kv.type);
     const float factor = a.softcap != 0.0f ? a.scale : a.scale * kLog2e;
+    QueryRow row{.token = item.t0, .head = 0}, ahead = row;
+    for (int i = 0; i < kQueriesAhead; i++) ahead.next(w.group);
     for (int64_t t = 0; t < tiles.count; t++) {
         const int64_t first_row = tile_start(tiles, t), c = tile_size(tiles, t);
-        for (int64_t i = 0; i < c; i++) {
-            const int64_t r = first_row + i, token = item.t0 + r / w.group;
-            const float* q = query_of(r);
+        for (int64_t i = 0; i < c; i++, row.next(w.group), ahead.next(w.group)) {
+            const int64_t r = first_row + i;
+            const float* q = query_of(row);
             if (r + kQueriesAhead < w.rows) // into the first-level cache: prefetch_bytes, which asks for the second, gains nothing
-                for (int64_t j = 0; j < w.d; j += 16) prefetch(query_of(r + kQueriesAhead) + j);
+                for (int64_t j = 0; j < w.d; j += 16) prefetch(query_of(ahead) + j);
             float* panel = w.q + first_row * w.d + i;
             if (is_integer(a.kv.type))
                 load_query_int(q, w.d, c, bounds, factor, query_int(w, first_row) + 2 * i, w.q_factor + r);
             else
                 for (int64_t j = 0; j < w.d; j++) panel[j * c] = q[j] * factor;
-            const int64_t position = a.positions[token], start = position - a.window + 1;
+            const int64_t position = a.positions[row.token], start = position - a.window + 1;
             ((int32_t*)w.high)[r] = a.causal ? (int32_t)(position + 1) : a.context_lens[item.sequence];
             ((int32_t*)w.low)[r] = (int32_t)(a.window && start > 0 ? start : 0);
         }

@@ -135,6 +135,10 @@ void load_query_int(const float* q, int64_t d, int64_t c, Bounds bounds, float s
     int16_t rounded[kMaxHead + 1];
     *factor = round_row(q, d, bounds, rounded) * scale;
     if (d % 2) rounded[d] = 0;
+    if (c == ROWS) { // nearly always: places that are known
+        for (int64_t j = 0; j < d; j += 2) __builtin_memcpy(panel + j * ROWS, rounded + j, 4);
+        return;
+    }
     for (int64_t j = 0; j < d; j += 2) __builtin_memcpy(panel + j * c, rounded + j, 4);
 }
 

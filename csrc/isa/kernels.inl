@@ -41,6 +41,7 @@ SIMD void prefetch_bytes(const uint8_t* at, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) prefetch_far(at + i);
 }
 SIMD void prefetch_next(Ahead& a) {
+    if (__builtin_expect(a.each == 0, 1)) return;
     prefetch_bytes(a.at, a.each);
     a.at += a.each;
 }

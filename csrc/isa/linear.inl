@@ -214,7 +214,7 @@ constexpr int64_t kStreamAhead = 6144;
 SIMD bool streams(const Activations& a, int64_t count, int64_t T) { return a.q && T == 1 && count == 1; }
 struct Following {
     const uint8_t* at;
-    int64_t part, each; // bytes of a tile, and with each block of a quantized panel
+    int64_t part, each; // bytes of a tile, and with each block of a quantized panel; 0: the tile's at once
     Ahead of_tile(int64_t t) const { return {.at = at + t * part, .each = each}; }
 };
 SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64_t count, int64_t next, int64_t T, const uint8_t* upcoming) {
@@ -226,6 +226,8 @@ SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64
         const bool goes_on = !next && upcoming && w.panel_bytes <= kStreamAhead;
         return {.at = goes_on ? upcoming : panel + kStreamAhead, .part = 0, .each = w.block_bytes};
     }
+    // Many tiles have few lines each to ask for: all at once, before the products.
+    if (T > 1 && part / 64 < w.k / kBlock / 2) return {.at = at, .part = part, .each = 0};
     return {.at = at, .part = part, .each = (part * kBlock / w.k + 63) / 64 * 64};
 }
 
@@ -274,7 +276,7 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
             const int64_t low = joins && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
             for (int64_t t = first_tile; t < last; t++) {
                 const Ahead ahead = follow.of_tile(t - first_tile);
-                if (!a.a.q && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
+                if (!ahead.each && a.a.m > 1) prefetch_bytes(ahead.at, follow.part);
                 if (low && a.a.m > 1) prefetch_bytes(w.low + (p + count) * w.k / kBlock * kLowBytes + (t - first_tile) * low, low);
                 if (count == 1) any_tile<1>(a, p, expanded, tile_start(tiles, t), tile_size(tiles, t), ahead);
                 else if (count == CODED_AT_ONCE) tile<1, CODED_AT_ONCE>(a, p, nullptr, tile_start(tiles, t), ahead);

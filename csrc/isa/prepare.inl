@@ -14,11 +14,11 @@ template <class T> using Four __attribute__((vector_size(16))) = T;
 
 // Blocks of a row that go through each step before the next one: a block's own way from its largest |x| over two
 // divisions to its integers is long, and waiting for it costs more than reading x twice.
-enum { kBlocksTogether = 32 };
+enum { kBlocksTogether = 32, kSpare = 3 }; // spare: reductions write four results
 struct Rounding {
-    alignas(64) int32_t top[kBlocksTogether]; // bits of the largest |x|
-    float d[kBlocksTogether], inverse[kBlocksTogether];
-    int32_t total[kBlocksTogether], half[kBlocksTogether]; // sums of all q, of the first 16
+    alignas(64) int32_t top[kBlocksTogether + kSpare]; // bits of the largest |x|
+    float d[kBlocksTogether + kSpare], inverse[kBlocksTogether + kSpare];
+    int32_t total[kBlocksTogether + kSpare], half[kBlocksTogether + kSpare]; // sums of all q, of the first 16
 };
 
 // x of `count` blocks from block `first` on: themselves, or normalized to y.
@@ -34,17 +34,22 @@ SIMD const float* normalized_blocks(const PrepareArgs& a, const float* x, int64_
     return y;
 }
 
+// N blocks' largest |x|.
+template <int N> SIMD void find_tops(const float* x, int32_t* to) {
+    I top[4];
+    UNROLL for (int j = 0; j < 4; j++) {
+        const float* at = x + j % N * kBlock;
+        // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
+        top[j] = maxi(bits(abs(load(at))), bits(abs(load(at + 16))));
+    }
+    rmaxi4(to, top);
+}
+
 // A NaN or an infinity in a block makes its d NaN, and through it every output of the row.
 SIMD void find_scales(const float* x, int64_t count, Rounding& r) {
-    for (int64_t i = 0; i < count; i += 4) {
-        I top[4];
-        UNROLL for (int64_t j = 0; j < 4; j++) {
-            const float* at = x + (i + j < count ? i + j : i) * kBlock;
-            // As integers, |NaN| > |inf| > every |x|: one maximum finds both.
-            top[j] = maxi(bits(abs(load(at))), bits(abs(load(at + 16))));
-        }
-        rmaxi4(r.top + i, top);
-    }
+    int64_t b = 0;
+    for (; b + 4 <= count; b += 4) find_tops<4>(x + b * kBlock, r.top + b);
+    for (; b < count; b++) find_tops<1>(x + b * kBlock, r.top + b);
     for (int64_t i = 0; i < count; i += 4) {
         Four<int32_t> top;
         __builtin_memcpy(&top, r.top + i, 16);
@@ -71,53 +76,74 @@ SIMD void round_block(const float* x, float d, float inverse, I* q) {
     q[0] = to_int(r0), q[1] = to_int(r1);
 }
 
-// The integers of `count` blocks, and their sums. Four at once share the reductions.
-template <bool ALONE> SIMD void round_blocks(const float* x, int64_t count, int64_t c, int8_t* q, Rounding& r) {
-    for (int64_t i = 0; i < count; i += 4) {
-        I total[4], half[4];
-        UNROLL for (int64_t j = 0; j < 4; j++) {
-            const int64_t b = i + j < count ? i + j : i;
-            I rounded[2];
-            round_block(x + b * kBlock, r.d[b], r.inverse[b], rounded);
-            total[j] = addi(rounded[0], rounded[1]);
-            half[j] = rounded[0];
-            int8_t* to = q + b * kBlock * c;
-            if (ALONE) {
-                store_s8(to, rounded[0]);
-                store_s8(to + 16, rounded[1]);
-                continue;
-            }
-            alignas(32) int32_t quads[8];
-            store_s8((int8_t*)quads, rounded[0]);
-            store_s8((int8_t*)quads + 16, rounded[1]);
-            UNROLL for (int n = 0; n < 8; n++, to += c * 4) __builtin_memcpy(to, quads + n, 4);
+// N blocks' integers from block b on, and their sums; with HALVES also those of their first 16 columns. C tokens share a
+// panel: known, so that places within it are; 0: c of them.
+template <int N, int C, bool HALVES> SIMD void round_some(const float* x, int64_t b, int64_t c, int8_t* q, Rounding& r) {
+    if (C) c = C;
+    x += b * kBlock, q += b * kBlock * c;
+    I total[4], half[4];
+    UNROLL for (int j = 0; j < 4; j++) {
+        if (j >= N) {
+            total[j] = total[0], half[j] = half[0];
+            continue;
         }
-        rsumi4(r.total + i, total);
-        rsumi4(r.half + i, half);
+        I rounded[2];
+        round_block(x + j * kBlock, r.d[b + j], r.inverse[b + j], rounded);
+        total[j] = addi(rounded[0], rounded[1]);
+        half[j] = rounded[0];
+        int8_t* to = q + j * kBlock * c;
+        if (C == 1) {
+            store_s8(to, rounded[0]);
+            store_s8(to + 16, rounded[1]);
+            continue;
+        }
+        alignas(32) int32_t quads[8];
+        store_s8((int8_t*)quads, rounded[0]);
+        store_s8((int8_t*)quads + 16, rounded[1]);
+        UNROLL for (int n = 0; n < 8; n++) __builtin_memcpy(to + n * c * 4, quads + n, 4);
+    }
+    rsumi4(r.total + b, total);
+    if (HALVES) rsumi4(r.half + b, half);
+}
+
+// The integers of `count` blocks, four at once, which share the reductions.
+template <int C, bool HALVES> SIMD void round_blocks(const float* x, int64_t count, int64_t c, int8_t* q, Rounding& r) {
+    int64_t b = 0;
+    for (; b + 4 <= count; b += 4) round_some<4, C, HALVES>(x, b, c, q, r);
+    for (; b < count; b++) round_some<1, C, HALVES>(x, b, c, q, r);
+}
+
+// `count` blocks of the panel's token m, the first of which is its block `at` / c.
+template <int C> SIMD void prepare_blocks(const PrepareArgs& a, const float* y, int64_t at, int64_t m, int64_t count, int64_t c, Rounding& r) {
+    if (C) c = C;
+    const int64_t parts = a.to.parts;
+    int8_t* q = a.to.q + at * kBlock + m * 4;
+    int32_t* sum = a.to.sum + at * parts + m;
+    float *d = a.to.d + at + m, *u = a.to.u + at + m;
+    if (parts == 1) round_blocks<C, false>(y, count, c, q, r);
+    else round_blocks<C, true>(y, count, c, q, r);
+    for (int64_t i = 0; i < count; i++) {
+        d[i * c] = r.d[i];
+        u[i * c] = r.d[i] * (float)r.total[i];
+        if (parts == 1) {
+            sum[i * c] = start_of(r.total[i], a.to.offset);
+            continue;
+        }
+        sum[2 * i * c] = r.half[i] * a.to.offset;
+        sum[(2 * i + 1) * c] = (r.total[i] - r.half[i]) * a.to.offset;
     }
 }
 
-template <bool ALONE> void prepare_quantized(const PrepareArgs& a, const float* x, int64_t token, int64_t start, int64_t c, float* scratch) {
-    const int64_t blocks = a.to.k / kBlock, m = token - start, parts = a.to.parts;
+template <int C> void prepare_quantized(const PrepareArgs& a, const float* x, int64_t token, int64_t start, int64_t c, float* scratch) {
+    if (C) c = C;
+    const int64_t blocks = a.to.k / kBlock;
     const Affine s = row_statistics(x, a.to.k, a.norm, a.eps);
     Rounding r;
     for (int64_t first = 0; first < blocks; first += kBlocksTogether) {
         const int64_t left = blocks - first, count = left < kBlocksTogether ? left : (int64_t)kBlocksTogether;
-        const int64_t at = (start * blocks + first * c) + m;
         const float* y = normalized_blocks(a, x, first, count, s, scratch);
         find_scales(y, count, r);
-        round_blocks<ALONE>(y, count, c, a.to.q + (start * blocks + first * c) * kBlock + m * 4, r);
-        int32_t* sum = a.to.sum + (start * blocks + first * c) * parts + m;
-        for (int64_t i = 0; i < count; i++) {
-            a.to.d[at + i * c] = r.d[i];
-            a.to.u[at + i * c] = r.d[i] * (float)r.total[i];
-            if (parts == 1) {
-                sum[i * c] = start_of(r.total[i], a.to.offset);
-                continue;
-            }
-            sum[2 * i * c] = r.half[i] * a.to.offset;
-            sum[(2 * i + 1) * c] = (r.total[i] - r.half[i]) * a.to.offset;
-        }
+        prepare_blocks<C>(a, y, start * blocks + first * c, token - start, count, c, r);
     }
 }
 
@@ -147,10 +173,15 @@ void prepare_rows(const PrepareArgs& given, int64_t begin, int64_t end, float* s
     for (int64_t token = begin; token < end; token++) {
         const float* x = a.x + (a.rows ? a.rows[token] : token) * a.to.k;
         if (given.order) x = ordered(given, x, scratch);
+        if (token + 1 < end && !given.order) { // half of what it reads another core has written
+            const float* next = a.x + (a.rows ? a.rows[token + 1] : token + 1) * a.to.k;
+            for (int64_t i = 0; i < a.to.k; i += 16) prefetch(next + i);
+        }
         const int64_t tile = tile_of(a.to.tiles, token);
         const int64_t start = tile_start(a.to.tiles, tile), c = tile_size(a.to.tiles, tile);
-        if (a.to.q && c == 1) prepare_quantized<true>(a, x, token, start, c, scratch);
-        else if (a.to.q) prepare_quantized<false>(a, x, token, start, c, scratch);
+        if (a.to.q && c == 1) prepare_quantized<1>(a, x, token, start, c, scratch);
+        else if (a.to.q && c == LARGEST_TILE_INT8) prepare_quantized<LARGEST_TILE_INT8>(a, x, token, start, c, scratch);
+        else if (a.to.q) prepare_quantized<0>(a, x, token, start, c, scratch);
         else prepare_float(a, x, token, start, c, scratch);
     }
 }

@@ -20,7 +20,9 @@ SIMD Bounds query_bounds(KVType type) { return type == KVType::S8 ? Bounds{.elem
 // The largest magnitude in x [n]: as integers NaN and infinity are the largest.
 SIMD float largest_of(const float* x, int64_t n) {
     I top = seti(0);
-    for (int64_t i = 0; i < n; i += 16) top = maxi(top, bits(abs(load_n(x + i, n - i < 16 ? n - i : 16))));
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) top = maxi(top, bits(abs(load(x + i))));
+    if (i < n) top = maxi(top, bits(abs(load_n(x + i, n - i))));
     const int32_t largest_bits = rmaxi(top);
     float largest;
     __builtin_memcpy(&largest, &largest_bits, 4);
@@ -37,13 +39,14 @@ SIMD float unit_of(const float* x, int64_t n, float largest, Bounds bounds) {
     exponent = exponent < 0x7e800000 ? exponent & 0x7f800000 : 0x7e800000; // 2^-n is no denormal
     const F inverse = from_bits(seti(0x7f000000 - exponent));
     F squares = zero();
-    for (int64_t i = 0; i < n; i += 16) {
-        const F v = load_n(x + i, n - i < 16 ? n - i : 16) * inverse;
+    int64_t i = 0;
+    for (; i < n; i += 16) {
+        const F v = (i + 16 <= n ? load(x + i) : load_n(x + i, n - i)) * inverse;
         squares = fma(v, v, squares);
     }
     float power;
     __builtin_memcpy(&power, &exponent, 4);
-    const float of_norm = power * (first_lane(root(set1(rsum(squares)))) * (1.0f / bounds.norm));
+    const float of_norm = power * (__builtin_sqrtf(rsum(squares)) * (1.0f / bounds.norm));
     return of_norm > unit ? of_norm : unit;
 }
 
