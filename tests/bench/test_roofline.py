@@ -78,6 +78,13 @@ def test_a_prompt_is_counted_by_hand(length: int, chunk: int) -> None:
     attention = sum(4 * visible(p, None) + 6 * visible(p, 3) for p in range(length))
     assert bound.compute_s == pytest.approx((length * 1000 + 300) / 1e10 + attention / 1e9)
     assert bound.memory_s == pytest.approx((-(-length // chunk) * 800 + length * 10) / 1e9)
+    last = 6 * visible(length - 1, 3)
+    for ends, attention in (  # of a layer that ends, what the last token sees
+        (1, sum(4 * visible(p, None) for p in range(length)) + last),
+        (2, 4 * visible(length - 1, None) + last),
+    ):
+        bound = work(ends=ends).prompt(MACHINE, length, chunk)
+        assert bound.compute_s == pytest.approx((length * 1000 + 300) / 1e10 + attention / 1e9)
 
 
 def test_the_ridge_is_where_both_times_meet() -> None:
@@ -99,6 +106,7 @@ def test_the_real_model_is_its_file(driver: Driver, smollm2: GGUFCheckpoint) -> 
     ends = hidden * hidden + 3 * hidden * ffn  # of the last layer, behind its attention
     assert found.linear_macs == layers * (2 * hidden * hidden + 2 * hidden * kv + 3 * hidden * ffn) - ends
     assert found.head_macs == hidden * vocab + ends
+    assert found.ends == 1
     assert found.weight_bytes == sum(t.data.nbytes for t in smollm2.tensors.values()), "the head is the table"
     if native_available():
         assert found.spared_bytes == 3 * hidden * vocab // 8, "five of the eight bits of its Q8_0 head"

@@ -27,7 +27,7 @@ from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
 from octavo.errors import OctavoError
 from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
-from octavo.kernels.program import Call, record
+from octavo.kernels.program import Call, fuse, record
 from octavo.kernels.weight import Layout
 from octavo.models.registry import Model
 
@@ -77,6 +77,7 @@ class ModelCost:
         layout: of most of the weights, as their backend holds them.
         spared_bytes: of weight_bytes, those of the head that a step of greedy rows does not read.
         width: numbers of a token between layers.
+        ends: of the layers, how many at the end attend for sampled rows alone.
     """
 
     linear_macs: int
@@ -90,6 +91,7 @@ class ModelCost:
     expert_share: float = 0.0
     spared_bytes: int = 0
     width: int = 0
+    ends: int = 0
 
     def decode(self, machine: Machine, batch: int, context: int, drafted: int = 0) -> Bound:
         """A step that draws one token for each of batch sequences of context tokens.
@@ -111,9 +113,12 @@ class ModelCost:
     def prompt(self, machine: Machine, length: int, chunk: int) -> Bound:
         """A prompt of length tokens and its first new token, computed chunk tokens at a time."""
         attention = 0
-        for macs, window in self.attention:
+        for layers_left, (macs, window) in zip(
+            range(len(self.attention), 0, -1), self.attention, strict=True
+        ):
             reach = min(length, window or length)  # position p sees min(p + 1, reach)
-            attention += macs * (reach * (reach + 1) // 2 + (length - reach) * reach)
+            every = reach * (reach + 1) // 2 + (length - reach) * reach
+            attention += macs * (reach if layers_left <= self.ends else every)
         moved = -(-length // chunk) * self.step_bytes(min(length, chunk)) + length * self.kv_bytes
         macs = length * self.linear_macs + self.head_macs
         return Bound(moved / machine.bandwidth, macs / machine.tile_rate + attention / machine.attention_rate)
@@ -144,12 +149,12 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dt
     """
     specs = model.kv_specs(kv_dtype)
     cache = backend.kv_cache(specs, 1, 1)
-    recorder, _ = record(lambda ops, inputs: model.forward(ops, inputs, cache), Limits(1, 1, 1, 1))
+    recorder, result = record(lambda ops, inputs: model.forward(ops, inputs, cache), Limits(1, 1, 1, 1))
     macs = dict.fromkeys(Rows, 0)
     dense: dict[int, PackedWeight] = {}
     experts: dict[int, PackedWeight] = {}
-    attention, share = [], 0.0
-    for call in recorder.calls:
+    attention, share, ends = [], 0.0, 0
+    for call in fuse(recorder.calls, result.ref):
         rows, args = recorder.buffers[call.output].rows, call.args
         if call.name == "linear":  # (by identity: a tied head is a table too, and is read whole)
             dense[id(args["weight"])] = args["weight"]
@@ -162,6 +167,7 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dt
         elif call.name == "attention":
             spec = args["spec"]
             attention.append((spec.num_heads * (spec.head_dim + spec.v_head_dim), spec.window))
+            ends += "sampled_only" in args
     packed = sum(weight.nbytes for weight in (dense | experts).values())
     total = packed if checkpoint is None else _file_bytes(checkpoint, recorder.calls, dense)
     of_experts = round(total * sum(weight.nbytes for weight in experts.values()) / packed)
@@ -177,6 +183,7 @@ def cost_of(model: Model, backend: Backend, checkpoint: Checkpoint | None, kv_dt
         share,
         sum(getattr(weight, "spared_bytes", 0) for weight in dense.values()),
         next(recorder.buffers[c.output].width for c in recorder.calls if c.name.startswith("embed")),
+        ends,
     )
 
 
