@@ -59,7 +59,7 @@ def test_a_padded_step_equals_an_eager_one() -> None:
         def forward(ops: Ops, inputs: Inputs) -> Tensor:
             x = ops.linear(ops.embed(inputs, table), qkv)
             q = ops.rotary_append(inputs, x, cache.layer(0), spec, None)
-            return ops.linear(ops.gather_rows(inputs, ops.attention(inputs, q, cache.layer(0), spec)), head)
+            return ops.logits(ops.gather_rows(inputs, ops.attention(inputs, q, cache.layer(0), spec)), head)
 
         return forward
 

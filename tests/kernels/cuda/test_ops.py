@@ -83,6 +83,22 @@ def test_gather() -> None:
     np.testing.assert_array_equal(got, x[batch.sampled])
 
 
+@pytest.mark.parametrize("kind", ["f32", "u4"])
+def test_logits_alone_are_f32(kind: str) -> None:
+    """Whatever rows they are of: those of the last layer are sampled ones, too."""
+    import torch
+
+    rng = np.random.default_rng(3)
+    batch, backend = batch_of(rng, [9, 4], [3, 4]), interpreted(dtype="bfloat16")
+    ops, inputs = backend.eager(batch), Inputs(batch)
+    weight = backend.pack([random_weight(rng, kind, 48, 64)])
+    x = ops.gather_rows(inputs, ops.tensor(normal(rng, batch.num_tokens, 64), Rows.TOKENS))
+    through, read = ops.linear(x, weight), ops.logits(x, weight)
+    assert (through.rows, read.rows) == (Rows.SAMPLED, Rows.SAMPLED)
+    assert (through.ref.dtype, read.ref.dtype) == (torch.bfloat16, torch.float32)
+    np.testing.assert_allclose(ops.value(through), ops.value(read), rtol=0.02, atol=0.02)
+
+
 @pytest.mark.parametrize("normed", ["no", "each head", "all heads"])
 @pytest.mark.parametrize(("rotary_dim", "interleaved"), [(0, False), (8, True), (40, False), (32, True)])
 def test_rotation(rotary_dim: int, interleaved: bool, normed: str) -> None:
