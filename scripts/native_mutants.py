@@ -1,7 +1,7 @@
 """Mistakes in the bounds of greedy logits (csrc/isa/screen.inl, csrc/head_op.cpp), in the walk of drafts
 (csrc/verify.cpp), in where its nodes move (csrc/kv.cpp), in what drafts are looked up in
-(csrc/text_index.cpp) and in how many of their tokens are verified (csrc/draft_policy.cpp, acceptance.cpp,
-step_costs.cpp), which tests must notice.
+(csrc/text_index.cpp), in how many of their tokens are verified (csrc/draft_policy.cpp, acceptance.cpp,
+step_costs.cpp) and in which rows of attention nobody reads (csrc/attention_op.cpp), which tests must notice.
 
     PATH=.venv-build/bin:$PATH .venv-test/bin/python scripts/native_mutants.py [--builder PYTHON] [--only N,N]
 
@@ -34,6 +34,7 @@ MOVE_TESTS = "tests/kernels/test_move_slots.py"
 WALK_TESTS = "tests/runtime/test_speculation.py"
 TEXT_TESTS = "tests/spec/test_text_index.py"
 POLICY_TESTS = "tests/spec/test_native_policy.py"
+PROGRAM_TESTS = "tests/kernels/test_cpu_program.py"
 
 
 class Mutant(NamedTuple):
@@ -46,6 +47,7 @@ class Mutant(NamedTuple):
 
 
 SCREEN, HEAD, WALK, KV = "isa/screen.inl", "head_op.cpp", "verify.cpp", "kv.cpp"
+ATTENTION = "attention_op.cpp"
 TEXT = "text_index.cpp"
 POLICY, ACCEPTANCE, COSTS = "draft_policy.cpp", "acceptance.cpp", "step_costs.cpp"
 MOVED = "for (const KVView& v : layers_) move_slot(v, from, to);"
@@ -151,6 +153,12 @@ MUTANTS = (
     Mutant(COSTS, "if (size.count > kFast) drift_ += beyond / kFast;",
            "drift_ += beyond / kFast;", POLICY_TESTS),
     Mutant(COSTS, "++tokens, ++sampled;", "++tokens;", POLICY_TESTS),
+    # rows that are read are left out, at either end of an item, or other rows are taken for them
+    Mutant(ATTENTION, "sampled_[static_cast<size_t>(b.sampled[r])] = true",
+           "sampled_[static_cast<size_t>(r)] = true", PROGRAM_TESTS),
+    Mutant(ATTENTION, "!sampled_[static_cast<size_t>(t0)]) t0++",
+           "sampled_[static_cast<size_t>(t0)]) t0++", PROGRAM_TESTS),
+    Mutant(ATTENTION, "!sampled_[static_cast<size_t>(t1 - 1)]) t1--", "t1 - 1 > t0) t1--", PROGRAM_TESTS),
 )  # fmt: skip
 
 
