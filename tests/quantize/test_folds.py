@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -76,14 +78,19 @@ def test_nothing_changes(name: str, variant: str, tmp_path: Path, monkeypatch: p
     stored = load_stored(checkpoint, lambda name: numbers(checkpoint, name))
     matrices.choose(stored)
     folds = find_folds(stored)
-    reached = {reader.split(".")[-2] for fold in folds for reader in fold.readers}
-    assert reached == REACHED[name, variant]
+    reached = defaultdict[str, set[str]](set)  # a layer's number -> of its projections
+    for reader in (reader for fold in folds for reader in fold.readers):
+        layer = re.search(r"\.(\d+)\.", reader)
+        reached[layer[1] if layer else ""].add(reader.split(".")[-2])
+    assert len(reached) == len(stored.model.stack.layers)
+    assert all(found == REACHED[name, variant] for found in reached.values())
     left = unfolded(folds, stored.matrices)
     assert len(left) + sum(len(fold.readers) for fold in folds) == len(matrices.targets)
     matrices.use_folds(folds)
 
     def meet(weight: StoredWeight, x: npt.NDArray[np.float32]) -> None:
         for named in projections_of(weight, matrices.targets):
+            assert len(x) == len(IDS) or "experts" in named.name, "a projection of the last layer, too"
             matrices.look(named.name, x)
 
     run(stored, np.array([IDS], np.int32), meet)

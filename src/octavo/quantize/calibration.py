@@ -137,7 +137,7 @@ def run(stored: StoredModel, ids: I32, meet: Meet) -> None:
         query_start=np.arange(samples + 1, dtype=np.int32) * length,
         context_lens=np.full(samples, length, np.int32),
         page_tables=tables,
-        sampled=np.array([ids.size - 1], np.int32),
+        sampled=np.arange(ids.size, dtype=np.int32),  # the last layer meets no others
     )
     model = stored.model
     cache = pages_of(model, tables.size)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -64,13 +64,20 @@ class _Graph:
 
         recorder, result = record(forward, Limits(1, 1, 1, 1))
         self._matrices, self._norms = stored.matrices, stored.norms
-        self._makers = {call.output: call for call in recorder.calls}
+        # What is gathered is as whoever made it left it.
+        whole = {call.output: call.inputs[0] for call in recorder.calls if call.name == "gather_rows"}
+        calls = [
+            replace(call, inputs=tuple(whole.get(buffer, buffer) for buffer in call.inputs))
+            for call in recorder.calls
+            if call.name != "gather_rows"
+        ]
+        self._makers = {call.output: call for call in calls}
         self._readers: dict[int, list[tuple[Call | None, int]]] = defaultdict(list)
-        self._readers[result.ref].append((None, 0))
-        for call in recorder.calls:
+        self._readers[whole.get(result.ref, result.ref)].append((None, 0))
+        for call in calls:
             for place, buffer in enumerate(call.inputs):
                 self._readers[buffer].append((call, place))
-        gains = [id(call.args.get("gain")) for call in recorder.calls if "gain" in call.args]
+        gains = [id(call.args.get("gain")) for call in calls if "gain" in call.args]
         self._once = {gain for gain in gains if gains.count(gain) == 1}
 
     def read_by_projections(self) -> list[int]:
