@@ -50,9 +50,11 @@ def least_seconds(
 
 
 def prompt_flops(shape: Shape, n: int) -> int:
-    """Of a prompt of n tokens: the layers' products, the head's for the last token, causal attention."""
-    head = shape.vocab * shape.hidden
-    products = 2 * n * (shape.linear_parameters - head) + 2 * head
+    """Of a prompt of n tokens: the layers' products and causal attention; behind the last attention the last
+    token's alone, and the head's."""
+    _, *behind = (rows * columns for rows, columns in shape.matrices())
+    once = sum(behind) + shape.vocab * shape.hidden
+    products = 2 * n * (shape.linear_parameters - once) + 2 * once
     return products + 2 * n * n * shape.heads * shape.head_dim * shape.layers  # causal: half of 4 n^2
 
 

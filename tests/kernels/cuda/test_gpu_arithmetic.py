@@ -37,12 +37,14 @@ def check_shares(arithmetic: Any) -> None:
 
 
 def check_prompts(arithmetic: Any) -> None:
-    """Products by hand: every layer's for each token, the head's once; a query sees half of the keys."""
+    """Products by hand: every layer's for each token, but once the head's and what is behind the last
+    attention; a query sees half of the keys."""
     models = importlib.import_module("gpu.models")
     shape = models.Shape("by hand", 8, 3, 16, 4, 2, 2, 100, False)
-    layer = 8 * (4 + 2 + 2) * 2 + 4 * 2 * 8 + 3 * 8 * 16
+    qkv, behind = 8 * (4 + 2 + 2) * 2, 4 * 2 * 8 + 3 * 8 * 16
+    layer = qkv + behind
     n = 10
-    linear = 2 * n * 3 * layer + 2 * 8 * 100
+    linear = 2 * n * (2 * layer + qkv) + 2 * (behind + 8 * 100)
     attention = 2 * 2 * 3 * 4 * 2 * n * n / 2  # scores and values, of 3 layers and 4 heads of 2
     assert arithmetic.prompt_flops(shape, n) == linear + attention
     assert shape.linear_parameters == 3 * layer + 8 * 100
@@ -286,8 +288,8 @@ CASES: Cases = {
         ("work / took / ceiling", "1.2 * work / took / ceiling"),
         ("work / took / ceiling", "work * took / ceiling"),
         ("work / took / ceiling", "ceiling * took / work"),
-        ("+ 2 * head", "+ 2 * n * head"),
-        ("shape.linear_parameters - head", "shape.linear_parameters"),
+        ("+ 2 * once", "+ 2 * n * once"),
+        ("shape.linear_parameters - once", "shape.linear_parameters"),
         ("2 * n * n * shape.heads", "4 * n * n * shape.heads"),
         ("2 * n * n * shape.heads", "2 * n * shape.heads"),
         ("* shape.head_dim * shape.layers", "* shape.head_dim"),
