@@ -76,8 +76,8 @@ SIMD void round_block(const float* x, float d, float inverse, I* q) {
     q[0] = to_int(r0), q[1] = to_int(r1);
 }
 
-// N blocks' integers from block b on, and their sums; with HALVES also those of their first 16 columns. C tokens share a
-// panel: known, so that places within it are; 0: c of them.
+// The integers of N blocks from block b on, and their sums; with HALVES also those of their first 16 columns. C is how many
+// tokens share the panel, where the compiler may know it: then it knows places within the panel, too. 0: c tells.
 template <int N, int C, bool HALVES> SIMD void round_some(const float* x, int64_t b, int64_t c, int8_t* q, Rounding& r) {
     if (C) c = C;
     x += b * kBlock, q += b * kBlock * c;
@@ -113,7 +113,7 @@ template <int C, bool HALVES> SIMD void round_blocks(const float* x, int64_t cou
     for (; b < count; b++) round_some<1, C, HALVES>(x, b, c, q, r);
 }
 
-// `count` blocks of the panel's token m, the first of which is its block `at` / c.
+// `count` blocks of token m of a panel. at: what comes before them in that panel and in the panels before, in blocks.
 template <int C> SIMD void prepare_blocks(const PrepareArgs& a, const float* y, int64_t at, int64_t m, int64_t count, int64_t c, Rounding& r) {
     if (C) c = C;
     const int64_t parts = a.to.parts;
