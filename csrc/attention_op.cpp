@@ -7,7 +7,6 @@
 #include <stdexcept>
 #include <utility>
 
-#include "cpu.h"
 #include "ops.h"
 
 namespace octavo {

@@ -44,7 +44,8 @@ public:
                               .y = s.at(spec_.y) + spec_.column,
                               .y_stride = spec_.y.width,
                               .scratch = reinterpret_cast<uint8_t*>(s.scratch_of(thread)),
-                              .upcoming = panel_at(s.upcoming[thread * Step::kLine])};
+                              .upcoming = panel_at(s.upcoming[thread * Step::kLine]),
+                              .near = m == 1 && asks_near()};
         s.kernels->linear(args, begin, end);
     }
     bool prefetches(int phase) const override { return phase == 1; }

@@ -165,12 +165,14 @@ private:
             const Matrix& w = weights[static_cast<size_t>(e.number)]->view;
             const int64_t width = first ? spec_.down[0]->view.k : w.n;
             float* y = reinterpret_cast<float*>(memory_ + (first ? at_.hidden : at_.output)) + e.first_row * width;
+            const Activations a = activations(s, e, first);
             const LinearArgs args{.w = w,
-                                  .a = activations(s, e, first),
+                                  .a = a,
                                   .activation = first ? spec_.activation : Activation::None,
                                   .y = y,
                                   .y_stride = width,
-                                  .scratch = reinterpret_cast<uint8_t*>(scratch)};
+                                  .scratch = reinterpret_cast<uint8_t*>(scratch),
+                                  .near = a.m == 1 && asks_near()};
             s.kernels->linear(args, begin - base, stop - base);
             begin = stop;
         }

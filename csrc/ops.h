@@ -1,6 +1,7 @@
 // What the files of ops share; kernels/operations.py says what each op computes.
 #pragma once
 #include "call.h"
+#include "cpu.h"
 
 namespace octavo {
 
@@ -28,6 +29,10 @@ constexpr int64_t kFirstBytes = 16384;
 inline void ask_for_bytes(const uint8_t* at, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(at + i, 0, 2);
 }
+
+// LinearArgs.near, of one row. The size of the first-level cache tells a Zen 5, whose 48 KB take what is asked for beside
+// what is read, from the cores before it.
+inline bool asks_near() { return first_cache_bytes() >= int64_t{48} << 10; }
 
 // Scratch that prepare and linear of one weight share.
 size_t linear_scratch_bytes(const Kernels& k, const Matrix& w);

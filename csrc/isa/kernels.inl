@@ -4,7 +4,6 @@
 enum { kMaxHead = 1024 };
 const int32_t kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
-// Memory to ask for while a panel is computed, so many bytes with each of its blocks: a burst of requests would wait.
 // Where a tile leaves one token's sums of each block without their scales; -1: of none.
 struct Kept {
     int64_t token = -1; // of the tile
@@ -33,16 +32,23 @@ template <bool GROUPED> struct Blocks {
     inline __attribute__((always_inline)) void next(int64_t bytes, int64_t size) { w += bytes + (!GROUPED || w + bytes == tables ? size : 0); }
 };
 
+// Memory to ask for while a panel is computed, so many bytes with each of its blocks: a burst of requests would wait.
+// near: into the first-level cache, or else the second (LinearArgs.near).
 struct Ahead {
     const uint8_t* at;
     int64_t each;
+    bool near;
 };
 SIMD void prefetch_bytes(const uint8_t* at, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) prefetch_far(at + i);
 }
 SIMD void prefetch_next(Ahead& a) {
     if (__builtin_expect(a.each == 0, 1)) return;
-    prefetch_bytes(a.at, a.each);
+    if (a.near) {
+        for (int64_t i = 0; i < a.each; i += 64) prefetch(a.at + i);
+    } else {
+        prefetch_bytes(a.at, a.each);
+    }
     a.at += a.each;
 }
 

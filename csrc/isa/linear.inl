@@ -215,7 +215,8 @@ SIMD bool streams(const Activations& a, int64_t count, int64_t T) { return a.q &
 struct Following {
     const uint8_t* at;
     int64_t part, each; // bytes of a tile, and with each block of a quantized panel; 0: the tile's at once
-    Ahead of_tile(int64_t t) const { return {.at = at + t * part, .each = each}; }
+    bool near = false;  // as Ahead's
+    Ahead of_tile(int64_t t) const { return {.at = at + t * part, .each = each, .near = near}; }
 };
 SIMD Following following(const Matrix& w, const Activations& a, int64_t p, int64_t count, int64_t next, int64_t T, const uint8_t* upcoming) {
     const uint8_t* panel = w.data + p * w.panel_bytes;
@@ -271,7 +272,8 @@ void linear(const LinearArgs& given, int64_t begin, int64_t end) {
             if (expanded && !joins) expand_panel(w, p, expanded);
 #endif
             const int64_t next = panels_at_once(a, end - p - count);
-            const Following follow = joins && a.a.m == 1 ? Following{} : following(w, a.a, p, count, next, last - first_tile, a.upcoming);
+            Following follow = joins && a.a.m == 1 ? Following{} : following(w, a.a, p, count, next, last - first_tile, a.upcoming);
+            follow.near = a.near;
             if (!next && a.upcoming && streams(a.a, count, last - first_tile) && w.panel_bytes > kStreamAhead) prefetch_bytes(a.upcoming, kStreamAhead);
             const int64_t low = joins && next ? next * w.k / kBlock * kLowBytes / (last - first_tile) : 0; // of each tile
             for (int64_t t = first_tile; t < last; t++) {
