@@ -319,7 +319,7 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, const int8_t* q, cons
     Blocks<W::grouped || TABLES == kSteps> at{.w = w, .group = group};
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, u += C, sum += W::parts * C) {
-        prefetch_next(ahead);
+        prefetch_next<C>(ahead);
         at.begin(bytes);
         if (C > 1) __asm__("" : "+r"(out)); // or the compiler keeps copies of z, on the stack
         if constexpr (W::by_rows != 0) add_block_by_rows<C, TABLES, MIN, W>(at.w, at.tables, q, d, u, sum, out);
@@ -411,7 +411,7 @@ __attribute__((noinline)) void dot_panel_in_units(const uint8_t* w, const float*
     if (MIN == kMinima && !expanded) store(per_unit, set1(1.0f) / load(units));
     UNROLL for (int i = 0; i < 2 * C; i++) vstore(out + 8 * i, _mm256_setzero_ps());
     for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, u += C, sum += C) {
-        prefetch_next(ahead);
+        prefetch_next<C>(ahead);
         at.begin(W::bytes);
         if (C > 1) __asm__("" : "+r"(out)); // as in dot_panel
         add_block_in_units<C, MIN, KEEPS>(W{}, at.w, at.tables, per_unit, q, d, u, sum, W::apart ? fifth + b * kFifthBytes : nullptr, kept, b, out);

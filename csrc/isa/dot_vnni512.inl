@@ -121,7 +121,7 @@ __attribute__((noinline)) void dot_panel(const uint8_t* w, int64_t next, const i
     UNROLL for (int m = 0; m < C; m++)
         UNROLL for (int p = 0; p < P; p++) z[m][p] = _mm512_setzero_ps();
     for (int64_t b = 0; b < blocks; b++, d += C, u += C) {
-        prefetch_next(ahead);
+        prefetch_next<C>(ahead);
         at.begin(bytes);
         const uint8_t *scales = at.tables, *steps = at.w + W::bytes;
         UNROLL for (int part = 0; part < W::parts; part++, q += W::quads * 4 * C, sum += C) {

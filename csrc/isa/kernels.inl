@@ -42,9 +42,9 @@ struct Ahead {
 SIMD void prefetch_bytes(const uint8_t* at, int64_t bytes) {
     for (int64_t i = 0; i < bytes; i += 64) prefetch_far(at + i);
 }
-SIMD void prefetch_next(Ahead& a) {
+template <int C> SIMD void prefetch_next(Ahead& a) { // beside a block of C tokens
     if (__builtin_expect(a.each == 0, 1)) return;
-    if (a.near) {
+    if (C == 1 && a.near) {
         for (int64_t i = 0; i < a.each; i += 64) prefetch(a.at + i);
     } else {
         prefetch_bytes(a.at, a.each);

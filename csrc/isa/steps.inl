@@ -141,7 +141,7 @@ __attribute__((noinline)) void step_panel(const uint8_t* w, const int8_t* q, con
     Blocks<true> at{.w = w, .group = group};
     StepSums<C> z(out);
     for (int64_t b = 0; b < blocks; b++, q += kBlock * C, d += C, sum += 2 * C) {
-        prefetch_next(ahead);
+        prefetch_next<C>(ahead);
         at.begin(bytes);
         z.begin_block();
         VI halves[C];
