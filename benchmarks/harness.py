@@ -8,6 +8,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -261,11 +262,16 @@ def without_folders(value: Any) -> Any:
     return [without_folders(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
+def quoted(word: str) -> str:
+    """JSON in a shell's quotes; other words as they are: "~" would be no home in quotes."""
+    return shlex.quote(word) if word.startswith("{") else word
+
+
 def report(name: str, command: list[str], body: Mapping[str, Any]) -> dict[str, Any]:
     """A result with its origin. Its command and settings name no folder of this machine."""
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     origin = {"benchmark": name, "date": now, "commit": commit()}
-    origin["command"] = without_folders(" ".join(command))
+    origin["command"] = without_folders(" ".join(map(quoted, command)))
     settings = {"settings": without_folders(body["settings"])} if "settings" in body else {}
     return {**origin, "machine": machine(), **body, **settings}
 

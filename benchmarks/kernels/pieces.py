@@ -49,6 +49,7 @@ from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile_rate
 from octavo.bench.roofline import layout_of
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.errors import OctavoError
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_calibrate import products_within, read_bandwidth, read_in_order
 from octavo.kernels.cpu_lower import parts
@@ -239,7 +240,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="pieces", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--contexts", default="2048,8000")
-    parser.add_argument("--kv-dtype", default="int16")
+    parser.add_argument("--kv-dtype", default="int16", choices=("f32", "f16", "bf16", "int8", "int16"))
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument(
@@ -251,9 +252,17 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/pieces-*.json")
     options = parser.parse_args(arguments)
-    backend = CpuBackend(options.threads, options.isa)
-    model, _ = load_model(open_checkpoint(resolve(options.model)), backend, "auto")
-    contexts = {name: measure(backend, model, options, int(name)) for name in options.contexts.split(",")}
+    lengths = options.contexts.split(",")
+    if not all(each.isdecimal() and int(each) for each in lengths):
+        parser.error(f"--contexts: {options.contexts!r} are no numbers of tokens, at least 1 each")
+    if options.threads < 1 or not 0 < options.seconds < float("inf"):
+        parser.error("--threads is at least 1, --seconds above 0")
+    try:
+        backend = CpuBackend(options.threads, options.isa)
+        model, _ = load_model(open_checkpoint(resolve(options.model)), backend, "auto")
+    except (OctavoError, ValueError) as error:
+        parser.error(str(error))
+    contexts = {name: measure(backend, model, options, int(name)) for name in lengths}
     settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
     settings["options"] = {"isa": backend.isa}
     result = report("pieces", sys.argv, {"settings": settings, "contexts": contexts})

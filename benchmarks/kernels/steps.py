@@ -26,6 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.errors import OctavoError
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_lower import Built, RecordedCalls, build, parts
@@ -195,8 +196,11 @@ def main() -> None:
     parser.add_argument("--ops", action="store_true", help="each kind of op by itself")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
-    backend = CpuBackend(args.threads, args.isa)
-    model, _ = load_model(open_checkpoint(resolve(args.model)), backend, "auto")
+    try:
+        backend = CpuBackend(args.threads, args.isa)
+        model, _ = load_model(open_checkpoint(resolve(args.model)), backend, "auto")
+    except (OctavoError, ValueError) as error:
+        parser.error(str(error))
     results = []
     for work in (parse(text) for text in args.work.split(",")):
         step = Step(backend, model, args.kv_dtype, work)

@@ -230,13 +230,16 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error(f"--{name}: there is no {', '.join(sorted(set(given) - set(known)))}")
     if any(word.partition("=")[0] not in MODULES or "=" not in word for word in options.python):
         parser.error(f"--python takes ENGINE=PATH, an engine of {', '.join(MODULES)}")
+    if options.repeat < 1 or options.threads < 1:
+        parser.error("--repeat and --threads are at least 1")
     if options.tuned and options.tune_peer:
         parser.error("--tuned takes settings that --tune-peer would look for: give one of them")
     if options.tuned:
         try:
             options.tuned = json.loads(Path(options.tuned).read_text("utf-8"))["tuned"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            parser.error(f"--tuned: no result of --tune-peer: {type(error).__name__}: {error}")
+            why = error.strerror if isinstance(error, OSError) else "it holds no settings that were found"
+            parser.error(f"--tuned: {options.tuned} is no result of --tune-peer: {why}")
     options.repeat = 1 if options.quick else options.repeat
     return options
 
@@ -246,7 +249,10 @@ def main(arguments: Sequence[str]) -> int:
     wished = {"octavo": sys.executable, **dict(word.split("=", 1) for word in options.python)}
     pythons = {}
     for engine in options.engines:
-        python = python_with(MODULES[engine], wished.get(engine))
+        try:
+            python = python_with(MODULES[engine], wished.get(engine))
+        except RuntimeError as error:
+            raise SystemExit(f"--python {engine}: {error}") from None
         if python is None:
             print(f"{engine} is not installed here: left out", file=sys.stderr)
         else:
@@ -260,7 +266,7 @@ def main(arguments: Sequence[str]) -> int:
     print(json.dumps(result, indent=2) if options.json else table(result))
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
-    return 0
+    return 1 if any(each["missing"] for each in shapes.values()) else 0
 
 
 if __name__ == "__main__":

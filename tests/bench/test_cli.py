@@ -88,6 +88,7 @@ def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixtur
     [
         (["--batch-sizes", "1,x"], 2, "--batch-sizes takes positive numbers with commas between, not '1,x'"),
         (["roofline", "--prompt-tokens", "0"], 2, "--prompt-tokens takes positive numbers"),
+        (["roofline", "--contexts", "abc"], 2, "--contexts takes positive numbers"),
         (["no-such-model"], 2, "unknown model 'no-such-model'"),
         (["roofline", "--backend", "reference", "--isa", "avx2"], 2, "isa 'avx2' needs the native kernels"),
         (["serve", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),

@@ -110,6 +110,7 @@ def test_a_noisy_machine_marks_the_table(spread: float, marked: list[str]) -> No
         ("benchmarks/peers results/a.json /tmp", "benchmarks/peers results/a.json /tmp"),
         ("quality --text=../texts/a.jsonl ../../b/c.txt", "quality --text=PATH/a.jsonl PATH/c.txt"),
         ("quality results/../a.jsonl ...", "quality results/../a.jsonl ..."),
+        ('peers --options {"isa":"avx2"}', 'peers --options \'{"isa":"avx2"}\''),
     ],
 )
 def test_a_result_names_no_folder_of_the_machine(given: str, kept: str) -> None:
@@ -117,6 +118,31 @@ def test_a_result_names_no_folder_of_the_machine(given: str, kept: str) -> None:
     result = harness.report("x", given.split(), {"settings": {"python": "/a/b/python", "repeat": 5}})
     assert result["command"] == kept
     assert result["settings"] == {"python": "PATH/python", "repeat": 5}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "text"),
+    [
+        ("kernels.pieces", ["--contexts", "x"], "--contexts: 'x' are no numbers"),
+        ("kernels.pieces", ["--contexts", "64,0"], "at least 1 each"),
+        ("kernels.pieces", ["--seconds", "nan"], "--seconds above 0"),
+        ("kernels.pieces", ["no-such"], "unknown model 'no-such'"),
+        ("kernels.pieces", ["--isa", "no-such"], "instruction set 'no-such'"),
+        ("peers.__main__", ["--repeat", "0"], "--repeat and --threads are at least 1"),
+        ("peers.__main__", ["--threads", "-1"], "--repeat and --threads are at least 1"),
+        ("peers.__main__", ["--tuned", "/no/such"], "/no/such is no result of --tune-peer: No such file"),
+        ("peers.__main__", ["--tuned", str(ROOT / "README.md")], "it holds no settings that were found"),
+        ("peers.__main__", ["--python", "llama.cpp=/no/such"], "/no/such cannot be run: No such file"),
+    ],
+)
+def test_what_is_wrong_ends_in_a_line(
+    name: str, words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        script(name).main(words)
+    said = capsys.readouterr().err + str(ended.value)
+    assert ended.value.code not in (0, None)
+    assert text in said
 
 
 class TestTuning:

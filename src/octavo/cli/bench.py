@@ -30,6 +30,7 @@ NOT_MEASURED = (*NO_MATTER, "enable_prefix_caching")
 JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 ROOFLINE_TOKENS = 32
 """New tokens of a roofline's runs."""
+ROOFLINE_CONTEXTS = "2048,8000"
 PROMPTS = typer.Option(
     None, "--prompts", help="JSON lines, each with a prompt, messages or turns; three examples by default."
 )
@@ -110,7 +111,9 @@ def roofline(
     prompt_tokens: str = typer.Option("128,512", "--prompt-tokens", help="Lengths of prompts."),
     batch_sizes: str = typer.Option("1,2,4,8,16,32", "--batch-sizes", help="Sequences that decode at once."),
     contexts: str = typer.Option(
-        "2048,8000", "--contexts", help="Tokens that one sequence decodes after; too long ones are left out."
+        ROOFLINE_CONTEXTS,
+        "--contexts",
+        help="Tokens that one sequence decodes after; too long ones are left out.",
     ),
     num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; medians are printed.", min=1),
     as_json: bool = JSON_FLAG,
@@ -123,15 +126,18 @@ def roofline(
     from octavo.kernels.weight import Layout
 
     sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
+    wished = numbers(contexts, "--contexts") if contexts else []
     driver = load(engine, max(sizes), as_json)
     loaded = driver.loaded
+    room = loaded.config.max_model_len - ROOFLINE_TOKENS
+    long = [each for each in wished if each <= room]
+    if contexts != ROOFLINE_CONTEXTS and (left_out := sorted(set(wished) - set(long))):
+        print(f"--contexts: no room for {', '.join(map(str, left_out))}, left out", file=sys.stderr)
     checkpoint = open_checkpoint(loaded.path)
     pages = page_specs(loaded.model, loaded.backend, loaded.user)
     work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
     with saying("measuring what this machine's memory and arithmetic allow", as_json):
         machine = calibrate(loaded.backend, Layout(work.layout))
-    room = loaded.config.max_model_len - ROOFLINE_TOKENS
-    long = [each for each in numbers(contexts, "--contexts") if each <= room] if contexts else []
     attention = attention_of(loaded.model, loaded.backend, pages[0].dtype)
     meter = Meter(
         driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
