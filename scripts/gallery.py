@@ -179,14 +179,19 @@ def newest(plot: Plot, runs: Sequence[Run]) -> tuple[Run, list[Chart]] | None:
     return None
 
 
+def for_a_shell(command: str) -> str:
+    """A result's command, its JSON in quotes, which results before 2026-12 lack."""
+    return re.sub(r"(?<!')\{.*?\}(?!')", lambda found: f"'{found[0]}'", command)
+
+
 def origin(plot: Plot, run: Run) -> str:
     """Where a plot is from, in words."""
-    command = run.result.get("command", "")
+    command = for_a_shell(run.result.get("command", ""))
     noisy = ", **a noisy machine**" if run.result.get("noisy") else ""
     lacking = "; ".join(plot.lacks(run.result))
     return (
-        f"{run.kind}, commit {run.commit}, {run.date[:10]}{noisy}: `results/{run.path.name}`, made by "
-        f"`{command}`." + (f" Not measured: {lacking}." if lacking else "")
+        f"{run.kind}, commit {run.commit}, {run.date[:10]}{noisy}: `benchmarks/results/{run.path.name}`, "
+        f"made by `{command}`." + (f" Not measured: {lacking}." if lacking else "")
     )
 
 

@@ -43,7 +43,7 @@ def source(root: Path, plot: str) -> Path:
     text = (root / "docs/how-to/measure.md").read_text("utf-8")
     block = re.search(rf"<!-- plot {plot} -->(.*?)<!-- end -->", text, re.DOTALL)
     assert block is not None
-    named = re.search(r"`results/([^`]+)`", block[1])
+    named = re.search(r"`benchmarks/results/([^`]+)`", block[1])
     assert named is not None
     return root / "benchmarks" / "results" / named[1]
 
