@@ -26,7 +26,11 @@ hides the arithmetic of so simple a loop as well as it hides any, and not all of
 bandwidth are timed in turns, 40 of them, since others share the memory. Shares are of one turn, and of every
 figure the middle one counts.
 
-All logits are computed: no bits of the head are spared. Give it the machine alone.
+All logits are computed: no bits of the head are spared. In the same turns an engine decodes one sequence of
+as many tokens, which needs no logits but the largest: how long its whole step takes beside the kernels' one,
+and its share of its own roofline, whose bytes are those of `octavo bench roofline`.
+
+Give it the machine alone.
 """
 
 from __future__ import annotations
@@ -35,8 +39,10 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +52,9 @@ from harness import report, usable_cores, write
 from steps import PAGE, Step, Work
 
 from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile_rate
-from octavo.bench.roofline import layout_of
+from octavo.bench.driver import Drawn, Driver
+from octavo.bench.roofline import cost_of, layout_of
+from octavo.bench.workload import random_prompts
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.errors import OctavoError
@@ -61,6 +69,11 @@ LINE = 64
 """Bytes of a cache line."""
 TURNS = 40
 """Of the step beside its reads and the bandwidth: short ones, as the memory's rate changes within seconds."""
+STEPS = 4
+"""That the engine takes in a turn, but for one before them, which finds caches full of what others read."""
+LEARNS = 64
+"""Steps until it chooses tokens without their logits (csrc/head_bounds.h: 32 rows, then 16 steps)."""
+ENGINES_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,18 +206,53 @@ class Pieces:
         return float(macs / tile_rate(backend, layout, self._seconds, 1))
 
 
+class Engine:
+    """An engine that decodes one sequence, in turns; of all turns its mean context is the one asked for."""
+
+    def __init__(self, options: argparse.Namespace, context: int) -> None:
+        new = TURNS * (STEPS + 1) + 1
+        self._prompt, self._new = max(context - new // 2, 1), new
+        self._driver = Driver(
+            options.model, max_model_len=self._prompt + new + LEARNS,
+            isa=options.isa, threads=options.threads,
+            kv_cache_dtype=ENGINES_NAMES.get(options.kv_dtype, options.kv_dtype),
+        )  # fmt: skip
+        self._driver.run(random_prompts(1, STEPS, self._driver.vocab_size, 1), LEARNS)
+
+    def turns(self, turn: Callable[[float], None]) -> None:
+        """Call turn with the seconds of a step, TURNS times."""
+        ended: list[float] = []
+
+        def after_step(drawn: Sequence[Drawn]) -> None:
+            if not sum(each.tokens for each in drawn):
+                return  # a part of the prompt
+            ended.append(time.perf_counter())
+            if len(ended) > STEPS:
+                turn(statistics.median(end - begin for begin, end in pairwise(ended)))
+                ended.clear()
+
+        prompts = random_prompts(1, self._prompt, self._driver.vocab_size, 0)
+        self._driver.run(prompts, self._new, watch=after_step)
+
+
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
     kv_bytes = context * sum(spec.bytes_per_token for spec in model.kv_specs(options.kv_dtype))
     step = Step(backend, model, options.kv_dtype, Work("step", 1, 1, context))
     pieces = Pieces(step, kv_bytes, options.seconds / 4)
     moved = int(sum(piece.nbytes for piece in pieces.all))
     phases, products = reads(step.calls, kv_bytes, backend.threads), pieces.products()
+    needed = cost_of(model, backend, options.checkpoint, options.kv_dtype).decode_bytes(1, context)
     turns: list[dict[str, float]] = []
-    for _ in range(TURNS):
+
+    def take_turn(engine_s: float) -> None:
         bandwidth = read_bandwidth(backend, moved, 1)
         step_s = step.seconds(step.calls, options.seconds / 20, statistics.median)
         ordered_s, worked_s = (read_in_order(backend, phases, each, 1) for each in ((), products))
-        turns.append(turn(pieces.all, bandwidth, step_s, ordered_s, worked_s))
+        beside = {"engine_us": 1e6 * engine_s, "engine_over_step": engine_s / step_s}
+        beside["engine_roofline_share"] = needed / bandwidth / engine_s
+        turns.append({**turn(pieces.all, bandwidth, step_s, ordered_s, worked_s), **beside})
+
+    Engine(options, context).turns(take_turn)
     found = {name: statistics.median(each[name] for each in turns) for name in turns[0]}
     least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
     return {**found, "bytes": moved, "pieces": least}
@@ -233,6 +281,10 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
         f"worked: {found['worked_us']:.0f}, {found['worked_share']:.1%} of the step, with a share of the "
         f"roofline of {found['worked_roofline_share']:.1%}"
     )
+    said.append(
+        f"an engine's whole step: {found['engine_us']:.0f}, {found['engine_over_step']:.1%} of the step, "
+        f"with a share of its own roofline of {found['engine_roofline_share']:.1%}"
+    )
     return said
 
 
@@ -259,11 +311,13 @@ def main(arguments: Sequence[str]) -> int:
         parser.error("--threads is at least 1, --seconds above 0")
     try:
         backend = CpuBackend(options.threads, options.isa)
-        model, _ = load_model(open_checkpoint(resolve(options.model)), backend, "auto")
+        options.checkpoint = open_checkpoint(resolve(options.model))
+        model, _ = load_model(options.checkpoint, backend, "auto")
     except (OctavoError, ValueError) as error:
         parser.error(str(error))
     contexts = {name: measure(backend, model, options, int(name)) for name in lengths}
-    settings = {name: value for name, value in vars(options).items() if name not in ("json", "write")}
+    left_out = ("json", "write", "checkpoint")
+    settings = {name: value for name, value in vars(options).items() if name not in left_out}
     settings["options"] = {"isa": backend.isa}
     result = report("pieces", sys.argv, {"settings": settings, "contexts": contexts})
     if options.json:
