@@ -70,6 +70,21 @@ def worked(tokens: int) -> Row:
     )
 
 
+def engine_beside(tokens: int) -> Row:
+    """An engine's whole step in the same process and the same turns."""
+    fields = ("engine_roofline_share", "engine_us", "engine_over_step")
+    return Row(
+        f"an engine beside these kernels, in one process, at {tokens:,} tokens: share of its own roofline",
+        "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
+        ("{0:.0%}: {1:,.0f} us a step, {2:.0%} of the kernels'",), "benchmarks/kernels/pieces.py --write",
+        least=0.85, bound="{:.0%}", only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
+    )  # fmt: skip
+
+
+LONG_STEP = (at_context, in_pieces, in_order, worked, engine_beside)
+"""Rows of one stream's step after many tokens, each for a number of them."""
+
+
 def of_bound(label: str, work: str, size: int) -> Row:
     """Work that waits for arithmetic, beside what the tile's own rate would allow."""
     fields = ("share", "rate", "bound_rate", "limit")

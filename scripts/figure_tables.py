@@ -15,7 +15,7 @@ import figure_pairs
 import figure_quantization
 import figure_speculation
 import figure_watermark
-from figure_rooflines import at_context, in_order, in_pieces, of_bound, roofline, worked
+from figure_rooflines import LONG_STEP, of_bound, roofline
 from figure_runs import At, Result, Row, Table, value_at
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "benchmarks"))
@@ -150,7 +150,7 @@ CPU = Table((
         tuple(roofline(field) for field in ("bandwidth_share", "rate", "bound_rate", "bandwidth")),
         ("{0:.0%}: {1:.0f} of {2:.0f} tok/s at {3:GB} a second",), "octavo bench roofline 1.1b.gguf",
         least=0.8, bound="{:.0%}"),
-    *(row(tokens) for row in (at_context, in_pieces, in_order, worked) for tokens in (2048, 8000)),
+    *(row(tokens) for row in LONG_STEP for tokens in (2048, 8000)),
     of_bound("prompt of 512", "prompt", 512),
     of_bound("8 streams", "decode", 8),
     of_bound("32 streams", "decode", 32),
