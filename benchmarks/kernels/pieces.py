@@ -74,6 +74,7 @@ STEPS = 4
 LEARNS = 64
 """Steps until it chooses tokens without their logits (csrc/head_bounds.h: 32 rows, then 16 steps)."""
 ENGINES_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
+"""Of pages' types, where --kv-cache-dtype has others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +208,7 @@ class Pieces:
 
 
 class Engine:
-    """An engine that decodes one sequence, in turns; of all turns its mean context is the one asked for."""
+    """An engine that decodes one sequence, in turns; their mean context is the one asked for, from 100 on."""
 
     def __init__(self, options: argparse.Namespace, context: int) -> None:
         new = TURNS * (STEPS + 1) + 1
