@@ -57,6 +57,7 @@ from octavo.bench.roofline import cost_of, layout_of
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.config.user import KV_DTYPES
 from octavo.errors import OctavoError
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_calibrate import products_within, read_bandwidth, read_in_order
@@ -73,8 +74,8 @@ STEPS = 4
 """That the engine takes in a turn, but for one before them, which finds caches full of what others read."""
 LEARNS = 64
 """Steps until it chooses tokens without their logits (csrc/head_bounds.h: 32 rows, then 16 steps)."""
-ENGINES_NAMES = {"f32": "float32", "f16": "float16", "bf16": "bfloat16"}
-"""Of pages' types, where --kv-cache-dtype has others."""
+PAGES = {kept: name for name, kept in KV_DTYPES.items() if name != "auto"}
+"""Types of pages -> what --kv-cache-dtype calls them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +217,7 @@ class Engine:
         self._driver = Driver(
             options.model, max_model_len=self._prompt + new + LEARNS,
             isa=options.isa, threads=options.threads,
-            kv_cache_dtype=ENGINES_NAMES.get(options.kv_dtype, options.kv_dtype),
+            kv_cache_dtype=PAGES[options.kv_dtype],
         )  # fmt: skip
         self._driver.run(random_prompts(1, STEPS, self._driver.vocab_size, 1), LEARNS)
 
@@ -293,7 +294,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="pieces", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--contexts", default="2048,8000")
-    parser.add_argument("--kv-dtype", default="int16", choices=("f32", "f16", "bf16", "int8", "int16"))
+    parser.add_argument("--kv-dtype", default="int16", choices=PAGES)
     parser.add_argument("--isa", default="auto")
     parser.add_argument("--threads", type=int, default=usable_cores())
     parser.add_argument(
