@@ -13,9 +13,8 @@ void pause() {
 
 // About 50 us: longer than any gap between two ops.
 constexpr int kSpins = 1500;
-// About 200 us: longer than what an engine does between two steps, 0.08 to 0.13 ms, much shorter than a gap between two
-// requests. A worker that sleeps comes late to each step: of one stream's, 1 to 2 % on a Zen 5.
-constexpr int kSpinsBetweenJobs = 6000;
+// About 200 us: longer than what an engine does between two steps of one stream, much shorter than a gap between requests.
+constexpr int kSpinsForNext = 6000;
 
 void spin_then_sleep(std::atomic<int>& word, int old, int spins) {
     for (int i = 0; i < spins; i++) {
@@ -41,7 +40,7 @@ Pool::~Pool() {
 
 void Pool::work(int thread) {
     for (int seen = 0;;) {
-        spin_then_sleep(started_, seen, kSpinsBetweenJobs);
+        spin_then_sleep(started_, seen, next_is_near_.load(std::memory_order_relaxed) ? kSpinsForNext : kSpins);
         seen = started_.load(std::memory_order_acquire);
         if (seen < 0) return;
         // First we are inside, then we look whether it is open; run() closes, then looks whether

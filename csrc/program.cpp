@@ -69,6 +69,7 @@ void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* wh
                  .upcoming = upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
     if (batch.tokens == 0) return;
+    pool_->expect_next(batch.sequences == 1);
     pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);
 }
 
