@@ -25,7 +25,7 @@ from harness import Worker, python_with, report, usable_cores, write
 from octavo.checkpoints.sources import resolve
 from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
-from octavo.errors import InvalidRequestError
+from octavo.errors import OctavoError
 from octavo.kernels.ops import F32
 from octavo.lab.perplexity import compare, cut
 from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, text_ids
@@ -68,10 +68,7 @@ def scorers(options: argparse.Namespace, path: Path) -> Iterator[tuple[dict[str,
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     path = resolve(options.model)
     text = text_ids(EngineConfig(str(path)), options.text.read_text(encoding="utf-8"))
-    try:
-        read = cut(text, options.window, options.windows, options.text.name)
-    except InvalidRequestError as error:
-        raise SystemExit(f"quality: {error}") from None
+    read = cut(text, options.window, options.windows, options.text.name)
     with scorers(options, path) as (found, about), count_progress("windows") as progress:
         compared = compare(found, EXACT, read, text.before, progress)
     if compared.interrupted:
@@ -125,7 +122,11 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     settings = {name: getattr(options, name) for name in ("model", "window", "windows", "threads", "options")}
     settings["text"] = options.text.name
-    result = report("quality", sys.argv, {"settings": settings, **measure(options)})
+    try:
+        measured = measure(options)
+    except (OctavoError, OSError, UnicodeDecodeError) as error:
+        raise SystemExit(f"quality: {error}") from None
+    result = report("quality", sys.argv, {"settings": settings, **measured})
     print(json.dumps(result, indent=2) if options.json else table(result))
     if options.write:
         print(f"wrote {write(result)}", file=sys.stderr)
