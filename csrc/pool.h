@@ -27,7 +27,7 @@ public:
 
     // Whether workers should look out for the next job for longer than between two ops. A worker that sleeps comes late:
     // by 1 to 2 % of one stream's step on a Zen 5. One that looks out takes a core from whoever else has work between two
-    // steps, such as a server of many streams, whose tokens came 3 to 7 % later.
+    // steps, such as a server of many streams, whose tokens came 3 to 8 % later.
     void expect_next(bool near) { next_is_near_.store(near, std::memory_order_relaxed); }
 
 private:
