@@ -25,7 +25,7 @@ from harness import Worker, python_with, report, usable_cores, write
 from octavo.checkpoints.sources import resolve
 from octavo.cli._progress import count_progress
 from octavo.config import EngineConfig
-from octavo.errors import OctavoError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.ops import F32
 from octavo.lab.perplexity import compare, cut
 from octavo.lab.quality import NEAR_TIE, Quality, WindowScorer, text_ids
@@ -65,9 +65,22 @@ def scorers(options: argparse.Namespace, path: Path) -> Iterator[tuple[dict[str,
         yield found, about
 
 
+def words_of(text: Path) -> str:
+    """
+    Raises:
+        InvalidRequestError: it cannot be read, or is no text.
+    """
+    try:
+        return text.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InvalidRequestError(f"{text} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise InvalidRequestError(f"{text} is no text: it must be UTF-8") from None
+
+
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    path = resolve(options.model)
-    text = text_ids(EngineConfig(str(path)), options.text.read_text(encoding="utf-8"))
+    words, path = words_of(options.text), resolve(options.model)
+    text = text_ids(EngineConfig(str(path)), words)
     read = cut(text, options.window, options.windows, options.text.name)
     with scorers(options, path) as (found, about), count_progress("windows") as progress:
         compared = compare(found, EXACT, read, text.before, progress)
@@ -124,7 +137,7 @@ def main(arguments: Sequence[str]) -> int:
     settings["text"] = options.text.name
     try:
         measured = measure(options)
-    except (OctavoError, OSError, UnicodeDecodeError) as error:
+    except OctavoError as error:
         raise SystemExit(f"quality: {error}") from None
     result = report("quality", sys.argv, {"settings": settings, **measured})
     print(json.dumps(result, indent=2) if options.json else table(result))

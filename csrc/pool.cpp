@@ -11,9 +11,9 @@ void pause() {
 #endif
 }
 
-// About 50 us: longer than any gap between two ops.
+// 40 to 60 us: longer than any gap between two ops.
 constexpr int kSpins = 1500;
-// About 200 us: longer than what an engine does between two steps of one stream, much shorter than a gap between requests.
+// 160 to 240 us: longer than what an engine does between two steps of one stream, much shorter than a gap between requests.
 constexpr int kSpinsForNext = 6000;
 
 void spin_then_sleep(std::atomic<int>& word, int old, int spins) {

@@ -133,6 +133,8 @@ def test_a_result_names_no_folder_of_the_machine(given: str, kept: str) -> None:
         ("peers.__main__", ["--tuned", "/no/such"], "/no/such is no result of --tune-peer: No such file"),
         ("peers.__main__", ["--tuned", str(ROOT / "README.md")], "it holds no settings that were found"),
         ("peers.__main__", ["--python", "llama.cpp=/no/such"], "/no/such cannot be run: No such file"),
+        ("quality", ["/no/such"], "quality: /no/such cannot be read: No such file"),
+        ("quality", [str(ROOT / "README.md"), "--model", "no-such"], "quality: unknown model 'no-such'"),
     ],
 )
 def test_what_is_wrong_ends_in_a_line(
