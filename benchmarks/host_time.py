@@ -5,7 +5,8 @@
 Kernel time is what the program's replay takes, drawing what the native sampler takes: neither holds
 the interpreter. Both are measured inside the one call that a step of decoding is (csrc/decode.h), and
 around their own calls elsewhere. The host's share is all the rest of a step: scheduling, gathering the
-batch, handing out the tokens; of a step that verifies drafts also proposing them and choosing how many. Those
+batch, handing out the tokens; of a step that verifies drafts also proposing them and choosing how many. Of a
+lone stream workers compute meanwhile (decision 45), so that a step loses less than this share. Verifying
 steps are taken from answers of one stream that copy what they were asked (--verify METHODS; "": none).
 """
 
@@ -127,8 +128,8 @@ class Watch:
         def timed_sampler(backend: CpuBackend, vocab_size: int) -> Any:
             return TimedSampler(sampler(backend, vocab_size), self._drawing)
 
-        def watched_decoder(backend: CpuBackend, program: Any, timed: Any, *args: Any) -> Any:
-            made = decoder(backend, program, timed.native, *args)
+        def watched_decoder(backend: CpuBackend, program: Any, timed: Any, *args: Any, **more: Any) -> Any:
+            made = decoder(backend, program, timed.native, *args, **more)
             assert isinstance(made, CpuDecoder)
             self.decoders.append(WatchedDecoder(made))
             return self.decoders[-1]

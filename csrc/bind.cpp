@@ -51,7 +51,10 @@ NB_MODULE(_native, m) {
             new (self) Matrix{.k = k, .layout = static_cast<Layout>(layout), .gated = gated, .wide = wide, .minima = minima, .zeros = zeros, .group = group};
         }, nb::kw_only(), "layout"_a, "k"_a, "gated"_a, "wide"_a, "minima"_a, "zeros"_a, "group"_a);
 
-    nb::class_<Pool>(m, "Pool").def(nb::init<int>());
+    nb::class_<Pool>(m, "Pool").def(nb::init<int>()).def("leave", [](Pool& pool) {
+        nb::gil_scoped_release release;
+        pool.leave();
+    });
     nb::class_<WeightArena>(m, "WeightArena")
         .def("__init__", [](WeightArena* self, const std::string& isa, bool planned) {
             new (self) WeightArena(planned, choose_kernels(isa)->integer_scales);

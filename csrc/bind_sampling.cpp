@@ -262,6 +262,8 @@ void bind_sampling(nb::module_& m) {
         .def_prop_ro("forward_s", &Decoder::forward_s)
         .def_prop_ro("drawing_s", &Decoder::drawing_s)
         .def_prop_ro("chosen", &Decoder::chosen)
+        .def_prop_ro("taken_up", &Decoder::taken_up)
+        .def_prop_rw("ahead", &Decoder::ahead, &Decoder::set_ahead)
         .def("step", &decode, "rows"_a, "starts"_a, "left"_a = std::vector<int32_t>(), "asked"_a.none() = nb::none(),
              "scored"_a.none() = nb::none(), "lifted"_a.none() = nb::none())
         .def("verify", [](Decoder& decoder, const std::vector<int32_t>& rows, const std::vector<int32_t>& starts,

@@ -25,10 +25,6 @@ double Decoder::seconds() {
     return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-void Decoder::count_to(size_t n) {
-    while (counting_.size() < n + 1) counting_.push_back(static_cast<int32_t>(counting_.size()));
-}
-
 // How many pages the longest row uses.
 int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const {
     require(!rows.empty() && rows.size() == starts.size(), "rows and starts differ in length");
@@ -45,63 +41,58 @@ int64_t Decoder::check(const std::vector<int32_t>& rows, const std::vector<int32
     return width;
 }
 
-BatchView Decoder::gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
+void Decoder::gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width,
+                     DecodeBatch& to) const {
     const size_t n = rows.size();
-    token_ids_.resize(n), slots_.resize(n), context_lens_.resize(n), positions_.resize(n), params_.resize(n);
-    page_tables_.resize(n * static_cast<size_t>(width));
-    count_to(n);
     const auto page_size = static_cast<int32_t>(rows_.page_size);
+    to.token_ids.resize(n), to.context_lens.resize(n), to.sampled.resize(n), to.whole.resize(n);
+    to.positions = starts;
+    to.query_start.assign(1, 0);
     for (size_t i = 0; i < n; i++) {
-        const int32_t* table = rows_.pages + rows[i] * rows_.pages_width;
-        token_ids_[i] = rows_.tokens[rows[i] * rows_.tokens_width + starts[i]];
-        slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
-        context_lens_[i] = starts[i] + 1;
-        positions_[i] = starts[i] + 1; // of the token to be drawn
-        params_[i] = rows_.records[rows[i]];
-        std::copy_n(table, width, page_tables_.begin() + static_cast<int64_t>(i) * width);
+        to.token_ids[i] = rows_.tokens[rows[i] * rows_.tokens_width + starts[i]];
+        to.context_lens[i] = starts[i] + 1;
+        to.sampled[i] = static_cast<int32_t>(i);
+        to.query_start.push_back(static_cast<int32_t>(i) + 1);
+        to.whole[i] = rows_.records[rows[i]].temperature != 0.0f;
     }
-    if (rows_.sliding_pages) gather_sliding(rows, starts, width);
-    return view(static_cast<int64_t>(n), width, starts.data(), counting_.data());
+    const auto look_up = [&](const int32_t* pages, std::vector<int32_t>& tables, std::vector<int32_t>& slots) {
+        tables.resize(n * static_cast<size_t>(width)), slots.resize(n);
+        for (size_t i = 0; i < n; i++) {
+            const int32_t* table = pages + rows[i] * rows_.pages_width;
+            slots[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
+            std::copy_n(table, width, tables.begin() + static_cast<int64_t>(i) * width);
+        }
+    };
+    look_up(rows_.pages, to.page_tables, to.slots);
+    if (rows_.sliding_pages) look_up(rows_.sliding_pages, to.sliding_tables, to.sliding_slots);
 }
 
-// All of its tokens are sampled.
-BatchView Decoder::view(int64_t sequences, int64_t width, const int32_t* positions, const int32_t* query_start) const {
-    const auto tokens = static_cast<int64_t>(token_ids_.size());
-    return {.token_ids = token_ids_.data(),
-            .positions = positions,
-            .slots = slots_.data(),
-            .query_start = query_start,
-            .context_lens = context_lens_.data(),
-            .page_tables = page_tables_.data(),
-            .sampled = counting_.data(),
+BatchView DecodeBatch::view() const {
+    const auto tokens = static_cast<int64_t>(token_ids.size()), sequences = static_cast<int64_t>(context_lens.size());
+    return {.token_ids = token_ids.data(),
+            .positions = positions.data(),
+            .slots = slots.data(),
+            .query_start = query_start.data(),
+            .context_lens = context_lens.data(),
+            .page_tables = page_tables.data(),
+            .sampled = sampled.data(),
             .tokens = tokens,
             .sequences = sequences,
             .sampled_rows = tokens,
-            .table_width = width,
+            .table_width = static_cast<int64_t>(page_tables.size()) / sequences,
             .cross_lens = nullptr,
             .cross_tables = nullptr,
             .cross_width = 0,
             .tree_masks = nullptr,
             .tree_words = 0,
-            .sliding_slots = rows_.sliding_pages ? sliding_slots_.data() : nullptr,
-            .sliding_tables = rows_.sliding_pages ? sliding_tables_.data() : nullptr,
-            .rope_positions = positions,
+            .sliding_slots = sliding_slots.empty() ? nullptr : sliding_slots.data(),
+            .sliding_tables = sliding_tables.empty() ? nullptr : sliding_tables.data(),
+            .rope_positions = positions.data(),
             .replaced = nullptr,
             .replaced_rows = nullptr,
             .replaced_count = 0,
             .replaced_width = 0,
             .given_rows = 0};
-}
-
-void Decoder::gather_sliding(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width) {
-    sliding_slots_.resize(rows.size());
-    sliding_tables_.resize(rows.size() * static_cast<size_t>(width));
-    const auto page_size = static_cast<int32_t>(rows_.page_size);
-    for (size_t i = 0; i < rows.size(); i++) {
-        const int32_t* table = rows_.sliding_pages + rows[i] * rows_.pages_width;
-        sliding_slots_[i] = table[starts[i] / page_size] * page_size + starts[i] % page_size;
-        std::copy_n(table, width, sliding_tables_.begin() + static_cast<int64_t>(i) * width);
-    }
 }
 
 void Decoder::sort_out(size_t rows, const OtherRows& others) {
@@ -118,28 +109,60 @@ void Decoder::sort_out(size_t rows, const OtherRows& others) {
 
 void Decoder::step(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const OtherRows& others,
                    const Refusal& refusal, std::vector<int32_t>& drawn) {
-    sort_out(rows.size(), others);
-    const BatchView batch = gather(rows, starts, check(rows, starts));
-    drawn.assign(rows.size(), -1);
+    const size_t n = rows.size();
+    sort_out(n, others);
+    gather(rows, starts, check(rows, starts), batch_);
+    positions_.resize(n), params_.resize(n);
+    for (size_t i = 0; i < n; i++) {
+        positions_[i] = starts[i] + 1; // of the token to be drawn
+        params_[i] = rows_.records[rows[i]];
+        if (left_[i] || scored_[i] || lifted_[i]) batch_.whole[i] = 1;
+    }
+    drawn.assign(n, -1);
     last_rows_ = rows;
-    whole_.resize(rows.size());
-    for (size_t i = 0; i < rows.size(); i++) whole_[i] = left_[i] || scored_[i] || lifted_[i] || params_[i].temperature != 0.0f;
-    const bool chooses = program_.chooses() && std::find(whole_.begin(), whole_.end(), 0) != whole_.end();
     const double begin = seconds();
-    program_.replay(batch, chooses ? drawn.data() : nullptr, whole_.data());
+    compute(drawn);
     const double computed = seconds();
-    chose_.assign(rows.size(), 0);
-    for (size_t i = 0; i < rows.size(); i++) chose_[i] = drawn[i] >= 0;
+    chose_.assign(n, 0);
+    for (size_t i = 0; i < n; i++) chose_[i] = drawn[i] >= 0;
     sampler_.make(others.lists); // now: the pool is awake
     ask(refusal, drawn);
     draw(refusal, others, drawn);
-    forward_s_ += computed - begin;
-    drawing_s_ += seconds() - computed;
-    for (size_t i = 0; i < rows.size(); i++) {
+    const double drew = seconds();
+    for (size_t i = 0; i < n; i++) {
         if (drawn[i] < 0) continue;
         int64_t& length = rows_.lengths[rows[i]];
         rows_.tokens[rows[i] * rows_.tokens_width + length++] = drawn[i];
     }
+    // (of rows that ask for more, logits may still be asked for, or another draw)
+    if (ahead_ && n == 1 && drawn[0] >= 0 && !left_[0] && !asked_[0] && !scored_[0] && !lifted_[0]) begin_next(rows[0], starts[0]);
+    forward_s_ += computed - begin + seconds() - drew;
+    drawing_s_ += drew - computed;
+}
+
+// The forward, or the rest of it where workers have begun with it.
+void Decoder::compute(std::vector<int32_t>& drawn) {
+    const int64_t begun = std::exchange(begun_, 0);
+    if (begun && batch_ == next_ && program_.join(begun)) {
+        drawn[0] = next_choice_;
+        taken_up_++;
+        return;
+    }
+    const bool chooses = program_.chooses() && std::find(batch_.whole.begin(), batch_.whole.end(), 0) != batch_.whole.end();
+    program_.replay(batch_.view(), chooses ? drawn.data() : nullptr, batch_.whole.data());
+}
+
+// A row that has drawn a token goes on with it, as a rule. What it computes has a slot already, but where a page begins,
+// which the row may not have yet. A step that is not asked for then has written into that slot alone, which is nobody
+// else's and will be written again before it is read: pages that rows share are whole.
+void Decoder::begin_next(int32_t row, int32_t start) {
+    const int32_t position = start + 1;
+    if (position % rows_.page_size == 0 || rows_.lengths[row] != position + 1 || rows_.lengths[row] >= rows_.tokens_width) return;
+    program_.leave(); // (its batch would change under it; where it was not taken up, nobody has ended it yet)
+    gather({row}, {position}, position / rows_.page_size + 1, next_);
+    next_choice_ = -1;
+    last_rows_[0] = -1;
+    begun_ = program_.begin(next_.view(), program_.chooses() && !next_.whole[0] ? &next_choice_ : nullptr, next_.whole.data());
 }
 
 // About what the program chose: of a refused row it knows the largest that is allowed, too.

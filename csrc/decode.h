@@ -29,12 +29,25 @@ struct OtherRows {
     std::vector<GreenList> lists = {};
 };
 
+// What a step computes, gathered from its rows.
+struct DecodeBatch {
+    std::vector<int32_t> token_ids, positions, slots, query_start, context_lens, page_tables, sliding_slots, sliding_tables;
+    std::vector<int32_t> sampled; // all of its tokens: 0, 1, ...
+    std::vector<uint8_t> whole;   // of each, as Program::replay wants it
+
+    bool operator==(const DecodeBatch&) const = default;
+    BatchView view() const;
+};
+
 using Drafts = std::vector<std::vector<int32_t>>; // of each row
 
 class Decoder {
 public:
     // program: of logits [rows, vocabulary]. Both it and the sampler outlive the decoder.
     Decoder(Program& program, Sampler& sampler, const DecodeRows& rows);
+    ~Decoder() { program_.leave(); }
+    Decoder(const Decoder&) = delete;
+    Decoder& operator=(const Decoder&) = delete;
     // The token at position starts[i] of rows[i] is computed, the one after it drawn and appended. An error
     // (sample.h) in its place leaves that row as it was. Of rows whose draws are left there are logits(), and kLeft.
     // Of those asked about, a refused one is drawn again.
@@ -64,39 +77,47 @@ public:
     double drawing_s() const { return drawing_s_; }
     // Tokens so far that were chosen without their logits (Program::replay).
     int64_t chosen() const { return chosen_; }
+    // Whether workers begin with a lone row's next step after each that has drawn for it: the next call takes it up if it
+    // is that one. Where they have, the last step has no logits any more, and what it has drawn may not be drawn again.
+    bool ahead() const { return ahead_; }
+    void set_ahead(bool ahead) { ahead_ = ahead; }
+    // Steps so far that workers had begun before they were asked for.
+    int64_t taken_up() const { return taken_up_; }
 
 private:
     static double seconds();
-    void count_to(size_t n); // what counting_ holds
-    BatchView view(int64_t sequences, int64_t width, const int32_t* positions, const int32_t* query_start) const;
-    BatchView gather_nodes(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts);
+    void gather_nodes(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts);
     // choices: of each node, or -1; drawn there.
     void walk(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts,
               std::vector<int32_t>& choices, std::vector<std::vector<int32_t>>& drawn);
     void draw_level(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const std::vector<size_t>& going,
                     int32_t level, std::vector<int32_t>& choices);
     int64_t check(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts) const;
-    BatchView gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
+    void gather(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width, DecodeBatch& to) const;
+    void compute(std::vector<int32_t>& drawn);
+    void begin_next(int32_t row, int32_t start);
     void sort_out(size_t rows, const OtherRows& others);
     void draw(const Refusal& refusal, const OtherRows& others, std::vector<int32_t>& drawn);
     // Of the rows which_, of their logits.
     void draw_some(const Refusal& refusal, const EditsView& edits, const ScoresView& scores, std::vector<int32_t>& drawn);
     void draw(const SampleBatch& batch, const Refusal& refusal);
     void ask(const Refusal& refusal, std::vector<int32_t>& drawn);
-    void gather_sliding(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, int64_t width);
 
     Program& program_;
     Sampler& sampler_;
     DecodeRows rows_;
     double forward_s_ = 0.0, drawing_s_ = 0.0;
-    int64_t chosen_ = 0;
-    // The batch; each is as long as the longest yet.
-    std::vector<int32_t> token_ids_, slots_, counting_, context_lens_, page_tables_, sliding_slots_, sliding_tables_;
-    std::vector<int32_t> node_positions_, query_start_; // of a step with drafts
+    int64_t chosen_ = 0, taken_up_ = 0;
+    bool ahead_ = false;
+    DecodeBatch batch_;
+    // What workers have begun with, stays as it is until they are joined or have left; begun_: Program::begin's number.
+    DecodeBatch next_;
+    int64_t begun_ = 0;
+    int32_t next_choice_ = -1;
     std::vector<int64_t> positions_;
     std::vector<SampleParams> params_;
-    // 1 for each row that is; whole_: its logits are wanted, not its choice; chose_: it has its choice.
-    std::vector<uint8_t> asked_, left_, scored_, lifted_, whole_, chose_;
+    // 1 for each row that is; chose_: it has its choice.
+    std::vector<uint8_t> asked_, left_, scored_, lifted_, chose_;
     std::vector<int32_t> last_rows_; // of the last step; -1 where no token may be drawn again
     // Of rows that are drawn apart from others.
     std::vector<int32_t> which_, which_tokens_;

@@ -33,6 +33,7 @@ Pool::Pool(int size) : size_(size) {
 }
 
 Pool::~Pool() {
+    leave();
     started_.store(-1, std::memory_order_release);
     started_.notify_all();
     for (auto& thread : threads_) thread.join();
@@ -51,17 +52,56 @@ void Pool::work(int thread) {
     }
 }
 
-void Pool::run(void (*job)(void*, int), void* argument) {
-    std::lock_guard lock(turn_);
-    if (size_ == 1) return job(argument, 0);
+void Pool::open(void (*job)(void*, int), void* argument) {
     job_ = job;
     argument_ = argument;
     open_.store(true, std::memory_order_seq_cst);
     started_.store((started_.load(std::memory_order_relaxed) + 1) & 0x3fffffff, std::memory_order_release);
     started_.notify_all();
-    job(argument, 0);
+}
+
+void Pool::close() {
     open_.store(false, std::memory_order_seq_cst);
     for (int inside; (inside = inside_.load(std::memory_order_seq_cst)) != 0;) await_change(inside_, inside);
+}
+
+void Pool::leave_begun() {
+    if (!begun_) return;
+    leaving_.store(true, std::memory_order_relaxed);
+    close();
+    leaving_.store(false, std::memory_order_relaxed);
+    begun_ = false;
+}
+
+void Pool::run(void (*job)(void*, int), void* argument) {
+    std::lock_guard lock(turn_);
+    leave_begun();
+    if (size_ == 1) return job(argument, 0);
+    open(job, argument);
+    job(argument, 0);
+    close();
+}
+
+bool Pool::begin(void (*job)(void*, int), void* argument) {
+    std::lock_guard lock(turn_);
+    leave_begun();
+    if (size_ == 1) return false;
+    open(job, argument);
+    return begun_ = true;
+}
+
+bool Pool::join(const void* argument) {
+    std::lock_guard lock(turn_);
+    if (!begun_ || argument_ != argument) return false;
+    job_(argument_, 0);
+    close();
+    begun_ = false;
+    return true;
+}
+
+void Pool::leave() {
+    std::lock_guard lock(turn_);
+    leave_begun();
 }
 
 } // namespace octavo

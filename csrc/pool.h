@@ -25,6 +25,16 @@ public:
     // worker that the system has put aside must hold up nobody. Callers take turns.
     void run(void (*job)(void*, int), void* argument);
 
+    // Workers begin with job(argument, thread), and the caller returns to other work. It goes on until join(), or until
+    // leave(), which every other job begins with. False, and nothing begins: there are no workers.
+    bool begin(void (*job)(void*, int), void* argument);
+    // Call the begun job(argument, 0) here, and return when nobody is in it any more. False: it was left.
+    bool join(const void* argument);
+    // Returns when nobody is in a begun job any more, finished or not: who computes in it asks leaving() between two
+    // claims, and goes if it says so. Nothing where none was begun.
+    void leave();
+    bool leaving() const { return leaving_.load(std::memory_order_relaxed); }
+
     // Whether workers should look out for the next job for longer than between two ops. A worker that sleeps comes late:
     // by 1 to 2 % of one stream's step on a Zen 5. One that looks out takes a core from whoever else has work between two
     // steps, such as a server of many streams, whose tokens came 3 to 8 % later.
@@ -32,11 +42,17 @@ public:
 
 private:
     void work(int thread);
+    // For whoever has the turn.
+    void open(void (*job)(void*, int), void* argument);
+    void close();
+    void leave_begun();
 
     const int size_;
     std::mutex turn_;
     void (*job_)(void*, int) = nullptr;
     void* argument_ = nullptr;
+    bool begun_ = false; // a job that was neither joined nor left
+    std::atomic<bool> leaving_{false};
     std::atomic<bool> next_is_near_{false};
     // Each on its own cache line: they are written by different threads at different times.
     alignas(64) std::atomic<int> started_{0}; // number of the current job; -1: stop
@@ -62,6 +78,8 @@ public:
     void finish(int count, int n) {
         if (done_.fetch_add(count, std::memory_order_acq_rel) + count == n) done_.notify_all();
     }
+    // Whether all are done; who is told so sees all that was written.
+    bool finished(int n) const { return done_.load(std::memory_order_acquire) == n; }
     // Wait until all are done, and see all that was written.
     void await(int n) {
         for (int done; (done = done_.load(std::memory_order_acquire)) != n;) await_change(done_, done);

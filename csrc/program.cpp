@@ -49,7 +49,17 @@ bool Program::chooses() const {
 }
 
 void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* whole) {
+    if (prepare(batch, choices, whole)) pool_->run(&Program::work_of, this);
+}
+
+int64_t Program::begin(const BatchView& batch, int32_t* choices, const uint8_t* whole) {
+    const bool begun = pool_->size() > 1 && prepare(batch, choices, whole) && pool_->begin(&Program::work_of, this);
+    return begun ? serial_ : 0;
+}
+
+bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* whole) {
     check(batch);
+    leave(); // a step that was begun reads what is written here
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
     if (claim_count_ != phases_.size()) {
@@ -68,9 +78,8 @@ void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* wh
                  .whole = whole,
                  .upcoming = upcoming_.data()};
     for (auto& op : ops_) op->begin(step_);
-    if (batch.tokens == 0) return;
     pool_->expect_next(batch.sequences == 1);
-    pool_->run([](void* self, int thread) { static_cast<Program*>(self)->work(thread); }, this);
+    return batch.tokens != 0;
 }
 
 // A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
@@ -96,7 +105,7 @@ void Program::work(int thread) {
         const Pieces all = pieces(index);
         Claims& claims = claims_[index];
         int done = 0; // said once: whoever says it waits until all that was written has left for memory
-        for (int piece, next; claims.claim(all.count, 1, &piece, &next);) {
+        for (int piece, next; !pool_->leaving() && claims.claim(all.count, 1, &piece, &next);) {
             const int begin = all.begin(piece), end = all.begin(next), later = piece + pool_->size(); // claimed in turn
             upcoming_[static_cast<size_t>(thread * Step::kLine)] = later < all.count ? all.begin(later) : -1;
             op->run(step_, phase, begin, end, thread);
@@ -104,6 +113,8 @@ void Program::work(int thread) {
             done += end - begin;
         }
         if (done) claims.finish(done, all.n);
+        if (pool_->leaving()) return; // (who waits does so for claims of others, which they finish before they leave)
+        if (!done && claims.finished(all.n)) continue; // it joined later, and must catch up
         asked = prefetch_after(index, thread, asked);
         claims.await(all.n);
     }

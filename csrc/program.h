@@ -82,6 +82,9 @@ public:
 class Program {
 public:
     Program(std::shared_ptr<Pool> pool, const Kernels* kernels, Limits limits, int64_t arena_bytes);
+    ~Program() { leave(); }
+    Program(const Program&) = delete;
+    Program& operator=(const Program&) = delete;
 
     void add(std::unique_ptr<Op> op);
     // What the ops of one kind have together, made when the first asks for it.
@@ -99,6 +102,13 @@ public:
     // the row can say; null, and wherever a choice is -1: the result is computed. whole: 1 for each row of which the
     // result is wanted and no choice; null: there is none.
     void replay(const BatchView& batch, int32_t* choices = nullptr, const uint8_t* whole = nullptr);
+    // As replay, but workers begin with it, and the caller goes on: join() or leave() must follow, and until then all that
+    // is pointed to stays. Returns the number of the replay; 0, and nothing begins: there are no workers.
+    int64_t begin(const BatchView& batch, int32_t* choices, const uint8_t* whole);
+    // Finish what was begun under this number. False: whoever needed the program or the pool has ended it.
+    bool join(int64_t number) { return number == serial_ && pool_->join(this); }
+    // End what was begun, on whatever program of the pool.
+    void leave() { pool_->leave(); }
     // Whether it ever makes choices.
     bool chooses() const;
     // How many there were so far, those of decoders included.
@@ -115,7 +125,10 @@ public:
 
 private:
     void check(const BatchView& batch) const;
+    // False: there is nothing to compute.
+    bool prepare(const BatchView& batch, int32_t* choices, const uint8_t* whole);
     void work(int thread);
+    static void work_of(void* self, int thread) { static_cast<Program*>(self)->work(thread); }
     void run_on(size_t index, int thread);
     size_t prefetch_after(size_t index, int thread, size_t asked) const;
     struct Pieces {

@@ -28,7 +28,8 @@ for kind in "$@"; do
         # Without randomized addresses, which some kernels spread wider than the runtime can map.
         set_up="setarch -R env TSAN_OPTIONS=halt_on_error=1,exitcode=66 LD_PRELOAD=$(library libtsan.so)"
         tests="tests/kernels/test_cpu_program.py tests/kernels/test_cpu_linear.py tests/kernels/test_cpu_ops.py
-            tests/kernels/test_cpu_decoder.py tests/kernels/test_cpu_head.py tests/kernels/test_cpu_attention.py tests/kernels/test_cpu_trees.py
+            tests/kernels/test_cpu_decoder.py tests/kernels/test_cpu_ahead.py tests/kernels/test_cpu_head.py
+            tests/kernels/test_cpu_attention.py tests/kernels/test_cpu_trees.py
             tests/sampling/test_native.py"
     else
         # The interpreter itself leaks; the C++ library must be there before exceptions are intercepted.

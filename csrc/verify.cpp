@@ -14,9 +14,10 @@ void require(bool condition, const char* what) {
 } // namespace
 
 // Node j of row i is its token at starts[i] for j = 0, and its draft j - 1 after that.
-BatchView Decoder::gather_nodes(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts) {
-    token_ids_.clear(), node_positions_.clear(), slots_.clear(), sliding_slots_.clear();
-    query_start_.assign(1, 0), context_lens_.clear();
+void Decoder::gather_nodes(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts) {
+    auto& [token_ids, positions, slots, query_start, context_lens, page_tables, sliding_slots, sliding_tables, sampled, whole] = batch_;
+    token_ids.clear(), positions.clear(), slots.clear(), sliding_slots.clear(), sampled.clear(), whole.clear();
+    query_start.assign(1, 0), context_lens.clear();
     int32_t last = 0;
     const auto size = static_cast<int32_t>(rows_.page_size);
     for (size_t i = 0; i < rows.size(); i++) {
@@ -28,23 +29,22 @@ BatchView Decoder::gather_nodes(const std::vector<int32_t>& rows, const std::vec
             const int32_t token = at == starts[i] ? rows_.tokens[rows[i] * rows_.tokens_width + at]
                                                   : drafts[i][static_cast<size_t>(at - starts[i] - 1)];
             require(token >= 0 && token < sampler_.vocab(), "a draft is no token of the vocabulary");
-            token_ids_.push_back(token), node_positions_.push_back(at);
-            slots_.push_back(rows_.pages[page] * size + at % size);
-            if (rows_.sliding_pages) sliding_slots_.push_back(rows_.sliding_pages[page] * size + at % size);
+            sampled.push_back(static_cast<int32_t>(token_ids.size())), whole.push_back(rows_.records[rows[i]].temperature != 0.0f);
+            token_ids.push_back(token), positions.push_back(at);
+            slots.push_back(rows_.pages[page] * size + at % size);
+            if (rows_.sliding_pages) sliding_slots.push_back(rows_.sliding_pages[page] * size + at % size);
         }
-        query_start_.push_back(static_cast<int32_t>(token_ids_.size())), context_lens_.push_back(end);
+        query_start.push_back(static_cast<int32_t>(token_ids.size())), context_lens.push_back(end);
         last = std::max(last, end - 1);
     }
     const int64_t width = last / size + 1;
-    page_tables_.clear(), sliding_tables_.clear();
+    page_tables.clear(), sliding_tables.clear();
     for (const int32_t row : rows) {
         const int64_t table = row * rows_.pages_width;
-        page_tables_.insert(page_tables_.end(), rows_.pages + table, rows_.pages + table + width);
+        page_tables.insert(page_tables.end(), rows_.pages + table, rows_.pages + table + width);
         if (rows_.sliding_pages)
-            sliding_tables_.insert(sliding_tables_.end(), rows_.sliding_pages + table, rows_.sliding_pages + table + width);
+            sliding_tables.insert(sliding_tables.end(), rows_.sliding_pages + table, rows_.sliding_pages + table + width);
     }
-    count_to(token_ids_.size());
-    return view(static_cast<int64_t>(rows.size()), width, node_positions_.data(), query_start_.data());
 }
 
 void Decoder::verify(const std::vector<int32_t>& rows, const std::vector<int32_t>& starts, const Drafts& drafts,
@@ -52,18 +52,13 @@ void Decoder::verify(const std::vector<int32_t>& rows, const std::vector<int32_t
     require(drafts.size() == rows.size(), "rows and drafts differ in length");
     sort_out(rows.size(), {});
     check(rows, starts);
-    const BatchView batch = gather_nodes(rows, starts, drafts);
-    std::vector<int32_t> choices(token_ids_.size(), -1);
-    whole_.assign(token_ids_.size(), 1);
-    bool greedy = false;
-    for (size_t i = 0; i < rows.size(); i++) {
-        if (rows_.records[rows[i]].temperature != 0.0f) continue;
-        greedy = true;
-        std::fill(whole_.begin() + query_start_[i], whole_.begin() + query_start_[i + 1], 0);
-    }
+    gather_nodes(rows, starts, drafts);
+    const auto& whole = batch_.whole;
+    std::vector<int32_t> choices(whole.size(), -1);
+    const bool greedy = std::find(whole.begin(), whole.end(), 0) != whole.end();
     last_rows_.assign(rows.size(), -1); // none of them may be drawn again
     const double begin = seconds();
-    program_.replay(batch, greedy && program_.chooses() ? choices.data() : nullptr, whole_.data());
+    program_.replay(batch_.view(), greedy && program_.chooses() ? choices.data() : nullptr, whole.data());
     const double computed = seconds();
     drawn.assign(rows.size(), {});
     walk(rows, starts, drafts, choices, drawn);
@@ -80,7 +75,7 @@ void Decoder::walk(const std::vector<int32_t>& rows, const std::vector<int32_t>&
         draw_level(rows, starts, going, static_cast<int32_t>(level), choices);
         next.clear();
         for (const size_t i : going) {
-            const int32_t token = choices[static_cast<size_t>(query_start_[i]) + level];
+            const int32_t token = choices[static_cast<size_t>(batch_.query_start[i]) + level];
             if (token >= 0 || level == 0) drawn[i].push_back(token);
             if (token < 0) continue; // further down, the next step meets the error where nothing is drafted
             int64_t& length = rows_.lengths[rows[i]];
@@ -96,7 +91,7 @@ void Decoder::draw_level(const std::vector<int32_t>& rows, const std::vector<int
                          int32_t level, std::vector<int32_t>& choices) {
     which_.clear(), which_params_.clear(), which_positions_.clear();
     for (const size_t i : going) {
-        const int32_t node = query_start_[i] + level;
+        const int32_t node = batch_.query_start[i] + level;
         if (choices[static_cast<size_t>(node)] >= 0) {
             chosen_++;
             continue;

@@ -86,7 +86,7 @@ class LateBackend:
 
         return Waiting()
 
-    def decoder(self, *_: object) -> None:
+    def decoder(self, *_: object, **__: object) -> None:
         return None
 
     def __getattr__(self, name: str) -> Any:

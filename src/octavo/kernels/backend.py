@@ -163,10 +163,13 @@ class Backend(ABC):
         """Draws tokens from logits [R, vocab_size]; None: this backend leaves that to NumPy."""
         return None
 
-    def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
+    def decoder(
+        self, program: Program, sampler: RowSampler, rows: DecodeRows, ahead: bool = False
+    ) -> RowDecoder | None:
         """Decodes rows whose draws need their records alone, or are left to others; None: it cannot.
 
         Args:
             program, sampler: of this backend.
+            ahead: of a lone row it may begin with the next step before that is asked for.
         """
         return None

@@ -39,11 +39,17 @@ def instruction_sets() -> list[str]:
 
 
 class CpuKVCache:
-    """All layers' pages, in runs of some that follow each other (csrc/kv.h); touched lazily by the system."""
+    """All layers' pages, in runs of some that follow each other (csrc/kv.h); touched lazily by the system.
+
+    Args:
+        pool: whose workers may be in a step that they have begun, which writes to pages (csrc/decode.h).
+    """
 
     def __init__(
-        self, layers: Sequence[KVSpec], num_pages: int, page_size: int, sliding: bool = False
-    ) -> None:
+        self, pool: _native.Pool, layers: Sequence[KVSpec], num_pages: int, page_size: int,
+        sliding: bool = False,
+    ) -> None:  # fmt: skip
+        self._pool = pool
         shapes = [
             _native.KVShape(
                 heads=s.num_kv_heads,
@@ -66,12 +72,17 @@ class CpuKVCache:
     def layer(self, index: int) -> CpuKVLayer:
         return self._layers[index]
 
+    def _at_rest(self) -> _native.KVCache:
+        """The pages, once no worker writes to them: since a step began, one may have changed hands."""
+        self._pool.leave()
+        return self._native
+
     def copy_pages(self, pairs: Sequence[tuple[int, int]]) -> None:
         if pairs:
-            self._native.copy_pages(list(pairs))
+            self._at_rest().copy_pages(list(pairs))
 
     def move_slots(self, pairs: Sequence[tuple[int, int]]) -> None:
-        self._native.move_slots(list(pairs))
+        self._at_rest().move_slots(list(pairs))
 
     @property
     def page_bytes(self) -> int:
@@ -79,11 +90,11 @@ class CpuKVCache:
 
     def read_page(self, page: int) -> U8:
         data = np.empty(self.page_bytes, np.uint8)
-        self._native.read_page(page, data)
+        self._at_rest().read_page(page, data)
         return data
 
     def write_page(self, page: int, data: U8) -> None:
-        self._native.write_page(page, np.ascontiguousarray(data))
+        self._at_rest().write_page(page, np.ascontiguousarray(data))
 
 
 class CpuEagerOps(Recorder):
@@ -154,7 +165,7 @@ class CpuBackend(Backend):
         self, layers: Sequence[KVSpec], num_pages: int, page_size: int, swap_pages: int = 0,
         sliding: bool = False,
     ) -> CpuKVCache:  # fmt: skip
-        return CpuKVCache(layers, num_pages + swap_pages, page_size, sliding)
+        return CpuKVCache(self.pool, layers, num_pages + swap_pages, page_size, sliding)
 
     def capture(self, forward: Forward, limits: Limits) -> CpuProgram:
         recorder, result = record(forward, limits)
@@ -173,7 +184,9 @@ class CpuBackend(Backend):
         """Its memory, 12 bytes a token and thread, is touched as far as rows need it."""
         return _native.Sampler(pool=self.pool, isa=self.isa, vocab=vocab_size)
 
-    def decoder(self, program: Program, sampler: RowSampler, rows: DecodeRows) -> RowDecoder | None:
+    def decoder(
+        self, program: Program, sampler: RowSampler, rows: DecodeRows, ahead: bool = False
+    ) -> RowDecoder | None:
         if not isinstance(program, CpuProgram) or not isinstance(sampler, _native.Sampler):
             return None
-        return CpuDecoder(_native.Decoder(program.native, sampler, rows))
+        return CpuDecoder(_native.Decoder(program.native, sampler, rows), ahead)

@@ -80,7 +80,7 @@ class ModelRunner(Runner):
             states.tokens, states.length, states.pages, states.page_size, self._samplings.records,
             states.sliding_pages,
         )  # fmt: skip
-        decoder = backend.decoder(self._program, sampler.native, rows)
+        decoder = backend.decoder(self._program, sampler.native, rows, ahead=True)
         if decoder is None:
             return None
         apart = Apart(decoder, sampler, self._samplings, states, self._beside)
@@ -158,7 +158,8 @@ class Decoding:
     from memory, and a step's bookkeeping costs six times what it costs when it is repeated alone. So a step
     in which every row computes its last token leaves the gathering of the batch to native code, which
     touches little, and with it the draws and the appending of all rows that draw by their own numbers
-    (temperature and the like). Rows that ask for more are drawn apart (apart.py).
+    (temperature and the like). Rows that ask for more are drawn apart (apart.py). Of a lone row that does
+    not, workers begin with the next step while the engine is busy with this one's token (decision 45).
 
     Args:
         apart: the same decoder's steps in which some rows ask for more.
