@@ -153,8 +153,9 @@ void Decoder::compute(std::vector<int32_t>& drawn) {
 }
 
 // A row that has drawn a token goes on with it, as a rule. What it computes has a slot already, but where a page begins,
-// which the row may not have yet. A step that is not asked for then has written into that slot alone, which is nobody
-// else's and will be written again before it is read: pages that rows share are whole.
+// which the row may not have yet. A step that is not asked for then has written into that slot alone, behind all that the
+// row has computed: such a page is in no cache, and whoever comes to share it copies it, and writes the slot before
+// reading it.
 void Decoder::begin_next(int32_t row, int32_t start) {
     const int32_t position = start + 1;
     if (position % rows_.page_size == 0 || rows_.lengths[row] != position + 1 || rows_.lengths[row] >= rows_.tokens_width) return;
@@ -162,7 +163,11 @@ void Decoder::begin_next(int32_t row, int32_t start) {
     gather({row}, {position}, position / rows_.page_size + 1, next_);
     next_choice_ = -1;
     last_rows_[0] = -1;
-    begun_ = program_.begin(next_.view(), program_.chooses() && !next_.whole[0] ? &next_choice_ : nullptr, next_.whole.data());
+    try {
+        begun_ = program_.begin(next_.view(), program_.chooses() && !next_.whole[0] ? &next_choice_ : nullptr, next_.whole.data());
+    } catch (const std::invalid_argument&) {
+        begun_ = 0; // such as a token that has no embedding: who asks for that step is told
+    }
 }
 
 // About what the program chose: of a refused row it knows the largest that is allowed, too.

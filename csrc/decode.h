@@ -72,7 +72,8 @@ public:
     void redraw(const std::vector<int32_t>& indices, const uint32_t* mask, std::vector<int32_t>& drawn);
     int64_t vocab() const { return sampler_.vocab(); }
 
-    // Seconds spent so far in forwards and in draws, with what refusals took.
+    // Seconds spent so far in forwards and in draws, with what refusals took; of a step that workers had begun, only
+    // what was left of it, and what it takes to begin the next.
     double forward_s() const { return forward_s_; }
     double drawing_s() const { return drawing_s_; }
     // Tokens so far that were chosen without their logits (Program::replay).

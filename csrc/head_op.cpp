@@ -65,11 +65,11 @@ public:
     // the next steps do without, each time twice as many.
     void begin(const Step& s) override {
         const int64_t m = s.rows(spec_.x.rows);
-        if (screens_) {
+        if (screens_ && s.follows) {
             const bool paid = !left_ && computed_ <= rows_ * w_.panels / (2 * kWorth);
             wait_ = pause_ = paid ? 0 : std::clamp<int64_t>(2 * pause_, 1, kLongestPause);
         }
-        if (takes_) bounds_.begin(rounded_, rows_);
+        if (takes_ && s.follows) bounds_.begin(rounded_, rows_); // or what was due is so still
         whole_.clear();
         for (int64_t r = 0; s.choices && s.whole && r < m; r++)
             if (s.whole[r]) whole_.push_back({.row = r, .q = rounded_.q(r), .d = rounded_.d(r), .sum = rounded_.sums(r), .y = s.row(spec_.y, r)});

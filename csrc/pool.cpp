@@ -99,7 +99,10 @@ bool Pool::join(const void* argument) {
     return true;
 }
 
+// Without the turn where there is nothing to leave: whoever has it may be waiting for the interpreter, which a caller that
+// frees a program holds.
 void Pool::leave() {
+    if (!begun_.load(std::memory_order_acquire)) return;
     std::lock_guard lock(turn_);
     leave_begun();
 }

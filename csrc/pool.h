@@ -51,7 +51,7 @@ private:
     std::mutex turn_;
     void (*job_)(void*, int) = nullptr;
     void* argument_ = nullptr;
-    bool begun_ = false; // a job that was neither joined nor left
+    std::atomic<bool> begun_{false}; // there is a job that was neither joined nor left
     std::atomic<bool> leaving_{false};
     std::atomic<bool> next_is_near_{false};
     // Each on its own cache line: they are written by different threads at different times.

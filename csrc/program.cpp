@@ -74,6 +74,7 @@ bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* w
                  .scratch_stride = stride,
                  .threads = pool_->size(),
                  .serial = ++serial_,
+                 .follows = ended_.exchange(false, std::memory_order_relaxed),
                  .choices = chooses() ? choices : nullptr,
                  .whole = whole,
                  .upcoming = upcoming_.data()};
@@ -114,10 +115,11 @@ void Program::work(int thread) {
         }
         if (done) claims.finish(done, all.n);
         if (pool_->leaving()) return; // (who waits does so for claims of others, which they finish before they leave)
-        if (!done && claims.finished(all.n)) continue; // it joined later, and must catch up
+        if (all.n && !done && claims.finished(all.n)) continue; // it joined later, and must catch up
         asked = prefetch_after(index, thread, asked);
         claims.await(all.n);
     }
+    ended_.store(true, std::memory_order_relaxed); // (whoever is here has seen the end of all phases)
 }
 
 // What the next phases begin with, while the others are still busy with this one. Returns the phase that was asked for,

@@ -1,5 +1,6 @@
 // A captured forward: ops over static buffers, replayed in one call by the whole pool.
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <string>
@@ -38,6 +39,7 @@ struct Step {
     int64_t scratch_stride;
     int threads;
     int64_t serial; // number of the replay
+    bool follows;   // the replay before it was computed to its end: one that was begun may have been left
     int32_t* choices;     // Program::replay's
     const uint8_t* whole; // likewise
     int64_t* upcoming; // of each thread, kLine apart: the unit that it is likely to begin with next, or -1
@@ -73,7 +75,7 @@ public:
     // Of a row that it made a choice for in this step: the place of the largest number among those allowed, a bit each,
     // the first of equals; -1 where none is.
     virtual int32_t choose_among(const Step&, int64_t, const uint32_t*) const { return -1; }
-    // Called before each replay, by one thread.
+    // Called before each replay, by one thread; it may be left before its end (Step::follows).
     virtual void begin(const Step&) {}
     // Throws std::invalid_argument if the batch would make this op read or write out of bounds.
     virtual void check(const BatchView&) const {}
@@ -153,6 +155,7 @@ private:
     int64_t serial_ = 0;
     std::vector<std::pair<Op*, int>> phases_; // of all ops, in order
     std::unique_ptr<Claims[]> claims_;        // one a phase
+    std::atomic<bool> ended_{true};           // the last replay was computed to its end
     std::vector<int64_t> upcoming_;
     size_t claim_count_ = 0;
 };

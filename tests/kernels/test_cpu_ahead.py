@@ -26,15 +26,18 @@ ROWS, LENGTH, PAGE, VOCAB = 3, 40, 4, 64
 WIDTH = -(-LENGTH // PAGE)
 SPEC = AttentionSpec(2, 2, 16, 16, 0.25)
 QKV = 3 * 32
+HEAD = 4096
 
 
 class Deep:
     """Rows over a model of many layers with attention: a step takes longer than what tests do meanwhile."""
 
-    def __init__(self, threads: int, layers: int = 40, seed: int = 0) -> None:
+    def __init__(self, threads: int, layers: int = 40, seed: int = 0, head: int = 0, words: int = 0) -> None:
         rng = np.random.default_rng(seed)
         self.backend = CpuBackend(threads)
-        table = self.backend.pack([random_weight(rng, "u4-min", VOCAB, QKV)])
+        vocab = head or VOCAB
+        table = self.backend.pack([random_weight(rng, "u4-min", words or vocab, QKV)])
+        last = self.backend.pack([random_weight(rng, "s8", head, QKV)], head=True) if head else table
         out = [self.backend.pack([random_weight(rng, "f32", QKV, 32)]) for _ in range(2)]
         self.cache = self.backend.kv_cache([KVSpec(2, 16, 16, "f32")] * layers, ROWS * WIDTH, PAGE)
         gain = np.ones(QKV, np.float32)
@@ -46,7 +49,7 @@ class Deep:
                 q = ops.rotary_append(inputs, ops.rms_norm(x, gain, 1e-5), layer, SPEC, None)
                 x = ops.linear(ops.attention(inputs, q, layer, SPEC), out[i % 2])
             x = ops.rms_norm(ops.gather_rows(inputs, x), gain, 1e-5)
-            return ops.linear(x, table, scaling=Scaling(0.5))
+            return ops.linear(x, last, scaling=Scaling(1.0 if head else 0.5))
 
         self.program = self.backend.capture(forward, Limits(ROWS, ROWS, ROWS, WIDTH))
         self.tokens = rng.integers(0, VOCAB, (ROWS, LENGTH + 1)).astype(np.int32)
@@ -57,7 +60,7 @@ class Deep:
         self.records["num_logprobs"], self.records["seed"] = -1, [3, 4, 5]
         rows = DecodeRows(self.tokens, self.lengths, self.pages, PAGE, self.records)
         self.rows = rows
-        found: Any = self.backend.decoder(self.program, self.backend.sampler(VOCAB), rows)
+        found: Any = self.backend.decoder(self.program, self.backend.sampler(vocab), rows)
         self.decoder = found
 
     def step(self, rows: list[int], *more: Any, ahead: bool) -> list[int]:
@@ -214,6 +217,34 @@ def test_whoever_else_needs_the_threads_gets_them() -> None:
         assert second.step([1], starts) == long.step([1], ahead=False)
     assert each.taken_up == second.native.taken_up == 0
     assert (each.tokens == long.tokens).all()
+
+
+def test_what_a_head_was_to_learn_in_a_step_that_was_left_it_learns_again() -> None:
+    """It learns in 16 steps, from the 33rd row on, what its choices need: those of one that nobody leaves."""
+    plain, ahead = Deep(1, head=HEAD), Deep(2, head=HEAD)
+    tokens = np.random.default_rng(1).integers(0, VOCAB, 400)
+    for number, token in enumerate(tokens.tolist()):
+        drawn = []
+        for each, early in ((plain, False), (ahead, True)):
+            each.lengths[0] = 1 + number % 3
+            each.tokens[0, number % 3] = token
+            drawn.append(each.step([0], ahead=early))
+        if number % 4:
+            ahead.backend.pool.leave()
+        assert drawn[0] == drawn[1], number
+    assert ahead.decoder.native.chosen > 250
+    assert plain.decoder.native.chosen > 250
+
+
+def test_a_step_that_cannot_be_computed_is_said_to_whoever_asks_for_it() -> None:
+    """Here of a token that has no embedding: the step that drew it is whole."""
+    each = Deep(2, head=HEAD, words=VOCAB)
+    (token,) = each.step([0], ahead=True)
+    assert token >= VOCAB
+    assert each.lengths[0] == 2
+    with pytest.raises(ValueError, match="outside the vocabulary"):
+        each.step([0], ahead=True)
+    assert each.lengths[0] == 2
 
 
 def test_a_decoder_ends_with_a_step_under_way() -> None:
