@@ -39,11 +39,7 @@ def instruction_sets() -> list[str]:
 
 
 class CpuKVCache:
-    """All layers' pages, in runs of some that follow each other (csrc/kv.h); touched lazily by the system.
-
-    Args:
-        pool: whose workers may be in a step that they have begun, which writes to pages (csrc/decode.h).
-    """
+    """All layers' pages, in runs of some that follow each other (csrc/kv.h); touched lazily by the system."""
 
     def __init__(
         self, pool: _native.Pool, layers: Sequence[KVSpec], num_pages: int, page_size: int,
@@ -73,7 +69,7 @@ class CpuKVCache:
         return self._layers[index]
 
     def _at_rest(self) -> _native.KVCache:
-        """The pages, once no worker writes to them: since a step began, one may have changed hands."""
+        """The pages, once no worker of the pool writes to them: one may have changed hands meanwhile."""
         self._pool.leave()
         return self._native
 

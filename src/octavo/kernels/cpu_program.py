@@ -44,11 +44,8 @@ class CpuProgram:
 class CpuDecoder:
     """A step of decoding in one call (csrc/decode.h).
 
-    Args:
-        ahead: workers begin with a lone row's next step while the caller is busy with the last one's token.
-
     Attributes:
-        native: forward_s and drawing_s are the seconds that it has spent so far.
+        native: forward_s and drawing_s are the seconds that it has spent so far; ahead: Backend.decoder's.
     """
 
     def __init__(self, native: _native.Decoder, ahead: bool = False) -> None:
