@@ -159,7 +159,6 @@ void Decoder::compute(std::vector<int32_t>& drawn) {
 void Decoder::begin_next(int32_t row, int32_t start) {
     const int32_t position = start + 1;
     if (position % rows_.page_size == 0 || rows_.lengths[row] != position + 1 || rows_.lengths[row] >= rows_.tokens_width) return;
-    program_.leave(); // (its batch would change under it; where it was not taken up, nobody has ended it yet)
     gather({row}, {position}, position / rows_.page_size + 1, next_);
     next_choice_ = -1;
     last_rows_[0] = -1;

@@ -111,7 +111,8 @@ private:
     int64_t chosen_ = 0, taken_up_ = 0;
     bool ahead_ = false;
     DecodeBatch batch_;
-    // What workers have begun with, stays as it is until they are joined or have left; begun_: Program::begin's number.
+    // What workers have begun with. It changes only behind compute(), which has joined them or made them leave. begun_:
+    // Program::begin's number.
     DecodeBatch next_;
     int64_t begun_ = 0;
     int32_t next_choice_ = -1;

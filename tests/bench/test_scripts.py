@@ -352,6 +352,13 @@ def test_a_text_too_short_for_a_window(tmp_path: Path, monkeypatch: pytest.Monke
         quality.main([str(tmp_path / "text.txt")])
 
 
+def test_ahead_puts_one_kind_of_step_over_the_other() -> None:
+    steps = [(False, 0.004), (True, 0.003), (False, 0.001), (True, 0.003), (False, 0.005)]
+    assert script("ahead").breakdown(steps) == {
+        "plain_ms": 4.0, "ahead_ms": 3.0, "ratio": 0.75, "plain_steps": 3, "ahead_steps": 2,
+    }  # fmt: skip
+
+
 def test_host_time_adds_up() -> None:
     host_time = script("host_time")
     watch = host_time.Stopwatch()
