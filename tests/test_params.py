@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from octavo.errors import InvalidRequestError, UnsupportedError
 from octavo.llm import as_list
 from octavo.params import BeamSearchParams, SamplingParams
 from octavo.prompts import prompt_ids
+from support.lines import calls_of
 
 
 @pytest.mark.parametrize(
@@ -162,17 +162,7 @@ def test_a_copy_walks_a_long_list_of_ids_in_no_code_of_its_own() -> None:
     """A request with hundreds of thousands of them is copied several times on the event loop."""
 
     def calls(count: int) -> int:
-        params, seen = SamplingParams(allowed_token_ids=range(count)), 0
-
-        def note(frame: object, event: str, argument: object) -> None:
-            nonlocal seen
-            seen += event == "call"
-
-        sys.setprofile(note)
-        try:
-            params.replace(skip_special_tokens=False)
-        finally:
-            sys.setprofile(None)
-        return seen
+        params = SamplingParams(allowed_token_ids=range(count))
+        return calls_of(lambda: params.replace(skip_special_tokens=False))
 
     assert 0 < calls(100_000) == calls(10)
