@@ -65,7 +65,7 @@ template <Asked ASKED, class T>
 void attend_directly(const AttentionArgs& a, const AttentionItem& item, int64_t block, int64_t end, const uint8_t*& asked, Attend& w) {
     Places<T> here, later;
     find_halves(a, item, block, end, here);
-    find_later(a, item, block, end, kAhead<ASKED>, later);
+    find_later(a, item, block, end, later);
     const Halves<T> k{here.k, a.kv.page_size, later.part[0], asked ? asked : later.part[0]}, v{here.v, a.kv.dv, later.part[1], later.part[0]};
     attend_block(a, item, block, w, Direct<ASKED, T>{w, k, v});
     asked = later.part[1];

@@ -45,12 +45,13 @@ void attend_few(const AttentionArgs& a, const AttentionItem& item, int64_t begin
         }
     };
     const auto products = [&](const Block& b) {
-        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0]}, {b.here.v, 2 * a.kv.dv, b.later.part[1]}};
+        return Integers<FAR, E>{w, {b.here.k, 2 * a.kv.page_size, b.later.part[0], b.later.part[0]},
+                                {b.here.v, 2 * a.kv.dv, b.later.part[1], b.later.part[0]}};
     };
     for (int64_t block = begin, i = 0; block < stop; block += kRescale, i++) {
         Block& b = blocks[i];
         find_halves(a, item, block, end, b.here);
-        find_later(a, item, block, end, kIntegersAhead, b.later);
+        find_later(a, item, block, end, b.later);
         take(b);
         take_factors(b.here, w);
         ask_for_rest<FAR>(a, b.later.part[0], kRescale * w.d * (int64_t)sizeof(E));
@@ -130,7 +131,7 @@ void any_soften_plainly(int64_t rows, Scores* scores, const Places<E>* here, int
 
 // What attend_few computes, of blocks [begin, stop) that are plain, kTogether at a time. Those asked for while some are
 // computed are the next ones.
-static_assert(kIntegersAhead == int{kTogether} * int{kRescale}, "where blocks lie is found once");
+static_assert(int{kAhead} == int{kTogether} * int{kRescale}, "where blocks lie is found once");
 template <Asked ASKED, class E>
 void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t begin, int64_t stop, int64_t end, Attend& w) {
     alignas(64) Scores scores[kTogether];
@@ -142,7 +143,7 @@ void attend_plainly(const AttentionArgs& a, const AttentionItem& item, int64_t b
         const Places<E>*here = places[turn], *later = places[turn ^ 1];
         const uint8_t* parts[2 * kTogether]; // of the next blocks: each step over a block asks for one of them
         for (int64_t i = 0; i < n; i++) {
-            find_later(a, item, begin + i * kRescale, end, kIntegersAhead, places[turn ^ 1][i]);
+            find_later(a, item, begin + i * kRescale, end, places[turn ^ 1][i]);
             for (int half = 0; half < 2; half++) parts[2 * i + half] = later[i].part[half];
         }
         for (int64_t i = 0; i < n; i++) {
