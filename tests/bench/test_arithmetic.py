@@ -384,6 +384,8 @@ def check_pieces(pieces: Any) -> None:
     })  # fmt: skip
     assert pieces.bounds(every, 0.01, 1e11)["roofline_share"] == pytest.approx(0.5)
     assert [each.line_s(2) for each in every] == pytest.approx([3.2e-9, 1.92e-8, 0.0])
+    parts = [SimpleNamespace(nbytes=1000, shape=(16, 64), cut=cut) for cut in (True, False)]
+    assert [pieces.bytes_of(part) for part in parts] == [872, 1000]
     found = pieces.turn(every, 1e10, 0.01, 0.008, 0.0075)
     assert {name: found[name] for name in found.keys() - pieces.bounds(every, 0.01, 1e10).keys()} == (
         pytest.approx({
@@ -596,6 +598,7 @@ CASES: Cases = {
         ("(step_s - alone) / step_s", "(alone - least) / step_s"),
         ("1e6 * step_s", "1e3 * step_s"),
         ("self.cached_s * threads * LINE / self.nbytes", "self.cached_s * LINE / self.nbytes"),
+        ("part.shape[1] // 8 if", "part.shape[1] // 2 if"),
         ("/ bandwidth / worked_s", "/ bandwidth / step_s"),
         ('"worked_share": worked_s / step_s', '"worked_share": worked_s / ordered_s'),
         ('"ordered_share": ordered_s / step_s', '"ordered_share": 1.2 * ordered_s / step_s'),

@@ -556,6 +556,11 @@ def test_reads_in_order_are_those_of_the_steps_calls() -> None:
     assert [len(phase) for phase in phases] == [8, 12, 12, 8]  # of a product four for each thread, six of KV
     assert phases[0] == phases[3] == [weight.nbytes // 8] * 8
     assert phases[1] == phases[2] == [200] * 12  # half of the bytes each
+    head = backend.pack([random_weight(rng, Layout.S8, 64, 64)], head=True)
+    apart = 64 * 64 // 8  # its fifth bits, which a whole product does not read
+    assert pieces.reads([SimpleNamespace(name="linear", args={"weight": head})], 0.0, 1) == (
+        [[(head.nbytes - apart) // 4] * 4]
+    )
     assert read_in_order(backend, phases) > 0
     assert read_in_order(backend, phases, [0, 3, 32, 1]) > 0
     for wrong in ([], [[]], [[64, 0]]):
