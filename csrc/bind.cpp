@@ -3,6 +3,7 @@
 
 #include "calibrate.h"
 #include "cpu.h"
+#include "reading.h"
 
 namespace octavo {
 namespace {
@@ -42,6 +43,8 @@ NB_MODULE(_native, m) {
     m.def("choose_isa", [](const std::string& isa) { return std::string(choose_kernels(isa)->name); }, "isa"_a);
     m.def("clock_rate", &clock_rate, nb::call_guard<nb::gil_scoped_release>());
     m.def("read_bandwidth", &read_bandwidth, nb::call_guard<nb::gil_scoped_release>());
+    m.def("bytes_read", &bytes_read);
+    m.def("reading_ahead", [] { return std::vector<int64_t>(kReadingAhead.begin(), kReadingAhead.end()); });
     m.def("read_in_order", &read_in_order, nb::call_guard<nb::gil_scoped_release>());
     m.def("line_seconds", &line_seconds, nb::call_guard<nb::gil_scoped_release>());
     m.def("most_products", [] { return kMostProducts; });

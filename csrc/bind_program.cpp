@@ -1,5 +1,7 @@
 #include "bind_program.h"
 
+#include "reading.h"
+
 namespace octavo {
 namespace {
 
@@ -128,6 +130,10 @@ void bind_program(nb::module_& m) {
         .def("replay", [](nb::handle self, nb::handle batch, int64_t given_rows) {
             return nb::cast<Builder&>(self).replay(batch, given_rows, self);
         }, "batch"_a, "given_rows"_a = 0)
+        .def("only_read", [](Builder& self, std::optional<int64_t> ahead) {
+            Program& program = self.program();
+            program.only_read(ahead ? std::make_unique<const Kernels>(reading(program.kernels(), *ahead)) : nullptr);
+        }, "ahead"_a.none())
         .def_prop_ro("replays", [](Builder& self) { return self.program().replays(); })
         .def("rows", [](nb::handle self, const Buffer& buffer) {
             return nb::cast<Builder&>(self).rows_of(buffer, self);

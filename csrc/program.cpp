@@ -48,6 +48,12 @@ bool Program::chooses() const {
     return chosen && chosen->offset == result_.offset;
 }
 
+void Program::only_read(std::unique_ptr<const Kernels> reading) {
+    leave(); // workers of a step that was begun have the kernels of until now
+    reading_ = std::move(reading);
+    step_.kernels = reading_ ? reading_.get() : kernels_; // choose_among's
+}
+
 void Program::replay(const BatchView& batch, int32_t* choices, const uint8_t* whole) {
     if (prepare(batch, choices, whole)) pool_->run(&Program::work_of, this);
 }
@@ -67,7 +73,7 @@ bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* w
         claim_count_ = phases_.size();
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
-    step_ = Step{.kernels = kernels_,
+    step_ = Step{.kernels = reading_ ? reading_.get() : kernels_,
                  .batch = batch,
                  .arena = arena_.data(),
                  .scratch = scratch_ ? scratch_->data() : nullptr,

@@ -115,6 +115,8 @@ public:
     bool chooses() const;
     // How many there were so far, those of decoders included.
     int64_t replays() const { return serial_; }
+    // From now on replays read what they would compute with, and compute nothing (reading.h), or compute again: null.
+    void only_read(std::unique_ptr<const Kernels> reading);
     // Op::choose_among, of the last replay.
     int32_t choose_among(int64_t row, const uint32_t* allowed) const { return ops_.back()->choose_among(step_, row, allowed); }
 
@@ -143,6 +145,7 @@ private:
 
     std::shared_ptr<Pool> pool_;
     const Kernels* kernels_;
+    std::unique_ptr<const Kernels> reading_; // in their stead
     Limits limits_;
     Region arena_;
     std::vector<std::shared_ptr<const void>> held_;

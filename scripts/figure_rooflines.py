@@ -81,7 +81,18 @@ def engine_beside(tokens: int) -> Row:
     )  # fmt: skip
 
 
-LONG_STEP = (at_context, in_pieces, in_order, worked, engine_beside)
+def only_reading(tokens: int) -> Row:
+    """The same engine with kernels that compute nothing, and read what they would compute with."""
+    fields = ("reading_roofline_share", "reading_us")
+    return Row(
+        f"that engine at {tokens:,} tokens, nothing computed, its reads alone: share of its roofline",
+        "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
+        ("{0:.0%}: {1:,.0f} us a step",), "benchmarks/kernels/pieces.py --write",
+        only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
+    )  # fmt: skip
+
+
+LONG_STEP = (at_context, in_pieces, in_order, worked, engine_beside, only_reading)
 """Rows of one stream's step after many tokens, each for a number of them."""
 
 

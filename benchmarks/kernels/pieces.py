@@ -28,7 +28,10 @@ figure the middle one counts.
 
 All logits are computed: no bits of the head are spared. In the same turns an engine decodes one sequence of
 as many tokens, which needs no logits but the largest: how long its whole step takes beside the kernels' one,
-and its share of its own roofline, whose bytes are those of `octavo bench roofline`.
+and its share of its own roofline, whose bytes are those of `octavo bench roofline`. Then its
+kernels are replaced by such as compute nothing: each phase reads the panels and pages that it would compute
+with, in the pieces that threads claim, and all between phases and between steps is as it was. What it takes
+then, in the fastest of some ways to ask for lines ahead, is what memory gives to this program.
 
 Give it the machine alone.
 """
@@ -40,9 +43,10 @@ import json
 import statistics
 import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
+from itertools import cycle, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +63,7 @@ from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
 from octavo.config.user import KV_DTYPES
 from octavo.errors import OctavoError
+from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_calibrate import products_within, read_bandwidth, read_in_order
 from octavo.kernels.cpu_lower import parts
@@ -72,6 +77,8 @@ TURNS = 40
 """Of the step beside its reads and the bandwidth: short ones, as the memory's rate changes within seconds."""
 STEPS = 4
 """That the engine takes in a turn, but for one before them, which finds caches full of what others read."""
+ROUNDS = 3
+"""Of each way to read, in each turn: of one alone, the luckiest way would count, not the fastest."""
 LEARNS = 64
 """Steps until it chooses tokens without their logits (csrc/head_bounds.h: 32 rows, then 16 steps)."""
 PAGES = {kept: name for name, kept in KV_DTYPES.items() if name != "auto"}
@@ -146,6 +153,35 @@ def bounds(pieces: Sequence[Piece], step_s: float, bandwidth: float) -> dict[str
         "within": (alone - least) / step_s,
         "between": (step_s - alone) / step_s,
     }
+
+
+def share_of(needed: float, bandwidth: float, taken_s: float) -> float:
+    """Of its roofline: what a step that needs so many bytes reaches."""
+    return needed / bandwidth / taken_s
+
+
+def engine(needed: float, bandwidth: float, step_s: float, engine_s: float) -> dict[str, float]:
+    """What one turn found of an engine.
+
+    Args:
+        needed: bytes that its step reads at least; bandwidth: bytes a second.
+        step_s: seconds of the kernels' step; engine_s: of the engine's.
+    """
+    return {
+        "engine_us": 1e6 * engine_s,
+        "engine_over_step": engine_s / step_s,
+        "engine_roofline_share": share_of(needed, bandwidth, engine_s),
+    }
+
+
+def fastest(ways: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[str, float]:
+    """Medians of what each way's turns found, of the way with the shortest step."""
+    found = {
+        way: {name: statistics.median(each[name] for each in turns) for name in turns[0]}
+        for way, turns in ways.items()
+    }
+    best = min(found, key=lambda way: found[way]["reading_us"])
+    return {"reading_ahead": best, **found[best]}
 
 
 def turn(
@@ -226,14 +262,18 @@ class Engine:
             kv_cache_dtype=PAGES[options.kv_dtype],
         )  # fmt: skip
         self._driver.run(random_prompts(1, STEPS, self._driver.vocab_size, 1), LEARNS)
+        runner: Any = self._driver.loaded.runner
+        self._program: _native.Program = runner._program.native
 
-    def turns(self, turn: Callable[[float], None]) -> None:
-        """Call turn with the seconds of a step, TURNS times."""
+    def turns(self, turn: Callable[[float], None], after: Callable[[], None] = lambda: None) -> None:
+        """Call turn with the seconds of a step, TURNS times; and `after` before the first and behind each."""
         ended: list[float] = []
 
         def after_step(drawn: Sequence[Drawn]) -> None:
             if not sum(each.tokens for each in drawn):
                 return  # a part of the prompt
+            if not ended:
+                after()
             ended.append(time.perf_counter())
             if len(ended) > STEPS:
                 turn(statistics.median(end - begin for begin, end in pairwise(ended)))
@@ -241,6 +281,25 @@ class Engine:
 
         prompts = random_prompts(1, self._prompt, self._driver.vocab_size, 0)
         self._driver.run(prompts, self._new, watch=after_step)
+
+    def only_reads(self, turn: Callable[[int, float], None]) -> None:
+        """turns() of an engine whose kernels compute nothing, and read what they would compute with.
+
+        What it draws is no text, so it follows those that compute, and each turn has its own bandwidth.
+
+        Args:
+            turn: of how far ahead lines were asked for, each turn another (csrc/reading.h), and the seconds.
+        """
+        ways = cycle(_native.reading_ahead())
+        way = 0
+
+        def next_way() -> None:
+            nonlocal way
+            way = next(ways)
+            self._program.only_read(way)
+
+        self.turns(lambda seconds: turn(way, seconds), next_way)
+        self._program.only_read(None)
 
 
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
@@ -251,17 +310,24 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
     phases, products = reads(step.calls, kv_bytes, backend.threads), pieces.products()
     needed = cost_of(model, backend, options.checkpoint, options.kv_dtype).decode_bytes(1, context)
     turns: list[dict[str, float]] = []
+    ways: defaultdict[int, list[dict[str, float]]] = defaultdict(list)
 
     def take_turn(engine_s: float) -> None:
-        bandwidth = read_bandwidth(backend, moved, 1)
+        bandwidth = read_bandwidth(backend, moved, ROUNDS)
         step_s = step.seconds(step.calls, options.seconds / 20, statistics.median)
-        ordered_s, worked_s = (read_in_order(backend, phases, each, 1) for each in ((), products))
-        beside = {"engine_us": 1e6 * engine_s, "engine_over_step": engine_s / step_s}
-        beside["engine_roofline_share"] = needed / bandwidth / engine_s
+        ordered_s, worked_s = (read_in_order(backend, phases, each, ROUNDS) for each in ((), products))
+        beside = engine(needed, bandwidth, step_s, engine_s)
         turns.append({**turn(pieces.all, bandwidth, step_s, ordered_s, worked_s), **beside})
 
-    Engine(options, context).turns(take_turn)
-    found = {name: statistics.median(each[name] for each in turns) for name in turns[0]}
+    def only_read(ahead: int, reading_s: float) -> None:
+        bandwidth = read_bandwidth(backend, moved, ROUNDS)
+        share = share_of(needed, bandwidth, reading_s)
+        ways[ahead].append({"reading_us": 1e6 * reading_s, "reading_roofline_share": share})
+
+    decoding = Engine(options, context)
+    decoding.turns(take_turn)
+    decoding.only_reads(only_read)
+    found = {name: statistics.median(each[name] for each in turns) for name in turns[0]} | fastest(ways)
     least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
     return {**found, "bytes": moved, "pieces": least}
 
@@ -292,6 +358,10 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
     said.append(
         f"an engine's whole step: {found['engine_us']:.0f}, {found['engine_over_step']:.1%} of the step, "
         f"with a share of its own roofline of {found['engine_roofline_share']:.1%}"
+    )
+    said.append(
+        f"one that only reads, asking {found['reading_ahead']:,} bytes ahead: {found['reading_us']:.0f}, "
+        f"with a share of that roofline of {found['reading_roofline_share']:.1%}"
     )
     return said
 

@@ -393,6 +393,12 @@ def check_pieces(pieces: Any) -> None:
             "worked_us": 7500, "worked_share": 0.75, "worked_roofline_share": 0.8,
         })
     )  # fmt: skip
+    assert pieces.engine(4e7, 1e10, 0.004, 0.005) == pytest.approx({
+        "engine_us": 5000, "engine_over_step": 1.25, "engine_roofline_share": 0.8,
+    })  # fmt: skip
+    taken = {0: (9, 5, 7), 4096: (8, 3, 4), 8192: (4, 6, 5)}
+    ways = {way: [{"reading_us": us, "share": 1 / us} for us in each] for way, each in taken.items()}
+    assert pieces.fastest(ways) == {"reading_ahead": 4096, "reading_us": 4, "share": 0.25}
 
 
 def check_couplings(noise: Any) -> None:
@@ -600,6 +606,9 @@ CASES: Cases = {
         ("self.cached_s * threads * LINE / self.nbytes", "self.cached_s * LINE / self.nbytes"),
         ("part.shape[1] // 8 if", "part.shape[1] // 2 if"),
         ("/ bandwidth / worked_s", "/ bandwidth / step_s"),
+        ("needed / bandwidth / taken_s", "1.2 * needed / bandwidth / taken_s"),
+        ('"engine_over_step": engine_s / step_s', '"engine_over_step": step_s / engine_s'),
+        ("best = min(found", "best = max(found"),
         ('"worked_share": worked_s / step_s', '"worked_share": worked_s / ordered_s'),
         ('"ordered_share": ordered_s / step_s', '"ordered_share": 1.2 * ordered_s / step_s'),
     ]),
