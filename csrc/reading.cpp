@@ -48,7 +48,7 @@ template <int64_t AHEAD> void read_panels(const LinearArgs& a, int64_t begin, in
 template <int64_t AHEAD> void read_high_bits(const ScreenArgs& a, int64_t begin, int64_t end) {
     read_weight<AHEAD>(a.w, a.w.fifth, a.w.k / kBlock * kFifthBytes, a.upcoming, begin, end);
     for (const float* each : {a.errors, a.along}) read_numbers(each, begin, end);
-    for (int64_t m = 0; m < a.a.m; m++) // numbers, so that one panel is computed, as where bounds are narrow
+    for (int64_t m = 0; m < a.a.m; m++)
         for (int64_t p = begin; p < end; p++) a.upper[m * a.w.panels + p] = p == 0 ? 0.0f : -1e30f;
 }
 
@@ -79,6 +79,11 @@ template <int64_t AHEAD> Kernels only_read(Kernels kernels) {
     kernels.linear = read_panels<AHEAD>;
     kernels.screen = read_high_bits<AHEAD>;
     kernels.attention = read_pages<AHEAD>;
+    // Whatever lies where activations would: a head that screens finds what its first panel holds, as with narrow bounds.
+    kernels.screen_row = [](const int8_t*, const float*, const ScreenBounds&, int64_t, int64_t, int32_t*, float* part, float* norm) {
+        *part = 0.0f, *norm = 1.0f;
+    };
+    kernels.row_product = [](const Matrix&, int64_t, const int8_t*, const float*) { return 0.0f; };
     return kernels;
 }
 

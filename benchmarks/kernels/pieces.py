@@ -28,10 +28,10 @@ figure the middle one counts.
 
 All logits are computed: no bits of the head are spared. In the same turns an engine decodes one sequence of
 as many tokens, which needs no logits but the largest: how long its whole step takes beside the kernels' one,
-and its share of its own roofline, whose bytes are those of `octavo bench roofline`. Then its
-kernels are replaced by such as compute nothing: each phase reads the panels and pages that it would compute
-with, in the pieces that threads claim, and all between phases and between steps is as it was. What it takes
-then, in the fastest of some ways to ask for lines ahead, is what memory gives to this program.
+and its share of its own roofline, whose bytes are those of `octavo bench roofline`. And the same of a second
+one, whose kernels are replaced by such as compute nothing: each phase reads the panels and pages that it
+would compute with, in the pieces that threads claim, and all between phases and between steps is as it was.
+What it takes, in the fastest of some ways to ask for lines ahead, is what memory gives to this program.
 
 Give it the machine alone.
 """
@@ -44,10 +44,12 @@ import statistics
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle, pairwise
+from itertools import cycle, islice, pairwise
 from pathlib import Path
+from queue import SimpleQueue
+from threading import Semaphore, Thread
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -265,41 +267,54 @@ class Engine:
         runner: Any = self._driver.loaded.runner
         self._program: _native.Program = runner._program.native
 
-    def turns(self, turn: Callable[[float], None], after: Callable[[], None] = lambda: None) -> None:
-        """Call turn with the seconds of a step, TURNS times; and `after` before the first and behind each."""
+    def turns(self, turn: Callable[[float], None], ways: Iterator[int] | None = None) -> None:
+        """Call turn with the seconds of a step, TURNS times.
+
+        Args:
+            ways: of each turn, how far ahead its kernels, which then only read, ask for lines.
+        """
         ended: list[float] = []
+        way: int | None = None
 
         def after_step(drawn: Sequence[Drawn]) -> None:
+            nonlocal way
             if not sum(each.tokens for each in drawn):
                 return  # a part of the prompt
             if not ended:
-                after()
+                way = next(ways) if ways else None
+                self._program.only_read(way)
             ended.append(time.perf_counter())
             if len(ended) > STEPS:
+                self._program.only_read(way)  # as before, but workers leave the step that they have begun
                 turn(statistics.median(end - begin for begin, end in pairwise(ended)))
                 ended.clear()
 
         prompts = random_prompts(1, self._prompt, self._driver.vocab_size, 0)
         self._driver.run(prompts, self._new, watch=after_step)
 
-    def only_reads(self, turn: Callable[[int, float], None]) -> None:
+    def only_reads(self) -> Iterator[tuple[int, float]]:
         """turns() of an engine whose kernels compute nothing, and read what they would compute with.
 
-        What it draws is no text, so it follows those that compute, and each turn has its own bandwidth.
+        What it draws is no text, so it is an engine of its own. Its thread rests until a turn is asked for.
 
-        Args:
-            turn: of how far ahead lines were asked for, each turn another (csrc/reading.h), and the seconds.
+        Yields:
+            How far ahead lines were asked for (csrc/reading.h), in each turn another, and the seconds.
         """
-        ways = cycle(_native.reading_ahead())
-        way = 0
+        asked, found = Semaphore(0), SimpleQueue[float]()
 
-        def next_way() -> None:
-            nonlocal way
-            way = next(ways)
-            self._program.only_read(way)
+        def turn(seconds: float) -> None:
+            found.put(seconds)
+            asked.acquire()
 
-        self.turns(lambda seconds: turn(way, seconds), next_way)
-        self._program.only_read(None)
+        def run() -> None:
+            asked.acquire()
+            self.turns(turn, cycle(_native.reading_ahead()))
+
+        Thread(target=run, daemon=True).start()
+        for way in islice(cycle(_native.reading_ahead()), TURNS):
+            asked.release()
+            yield way, found.get()
+        asked.release()
 
 
 def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, context: int) -> dict[str, Any]:
@@ -311,6 +326,7 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
     needed = cost_of(model, backend, options.checkpoint, options.kv_dtype).decode_bytes(1, context)
     turns: list[dict[str, float]] = []
     ways: defaultdict[int, list[dict[str, float]]] = defaultdict(list)
+    reading = Engine(options, context).only_reads()
 
     def take_turn(engine_s: float) -> None:
         bandwidth = read_bandwidth(backend, moved, ROUNDS)
@@ -318,15 +334,11 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
         ordered_s, worked_s = (read_in_order(backend, phases, each, ROUNDS) for each in ((), products))
         beside = engine(needed, bandwidth, step_s, engine_s)
         turns.append({**turn(pieces.all, bandwidth, step_s, ordered_s, worked_s), **beside})
-
-    def only_read(ahead: int, reading_s: float) -> None:
-        bandwidth = read_bandwidth(backend, moved, ROUNDS)
+        ahead, reading_s = next(reading)
         share = share_of(needed, bandwidth, reading_s)
         ways[ahead].append({"reading_us": 1e6 * reading_s, "reading_roofline_share": share})
 
-    decoding = Engine(options, context)
-    decoding.turns(take_turn)
-    decoding.only_reads(only_read)
+    Engine(options, context).turns(take_turn)
     found = {name: statistics.median(each[name] for each in turns) for name in turns[0]} | fastest(ways)
     least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
     return {**found, "bytes": moved, "pieces": least}
