@@ -8,8 +8,18 @@
 namespace octavo {
 namespace {
 
-std::atomic<int64_t> read_so_far{0};
-std::atomic<uint64_t> folded{0}; // so that no read is left out
+// Of one thread, on a line of its own: threads that count on one line wait for it as long as for memory.
+struct alignas(64) Found {
+    std::atomic<int64_t> bytes{0};
+    std::atomic<uint64_t> folded{0}; // so that no read is left out
+};
+std::array<Found, 256> all_found; // of more threads than that, some share one
+std::atomic<size_t> threads{0};
+
+Found& found_here() {
+    thread_local Found& mine = all_found[threads.fetch_add(1) % all_found.size()];
+    return mine;
+}
 
 // Lines, each asking for the one AHEAD bytes later; the last ones for the first of what the thread is likely to go on
 // with, if that is known.
@@ -25,8 +35,9 @@ template <int64_t AHEAD> void read(const uint8_t* from, int64_t bytes, const uin
         __builtin_prefetch(later < bytes || !then ? from + later : then + later - bytes, 0, 2);
     }
     const Word all = (sums[0] ^ sums[1]) ^ (sums[2] ^ sums[3]);
-    folded.fetch_xor(all[0] ^ all[1], std::memory_order_relaxed);
-    read_so_far.fetch_add(bytes, std::memory_order_relaxed);
+    Found& found = found_here();
+    found.folded.fetch_xor(all[0] ^ all[1], std::memory_order_relaxed);
+    found.bytes.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 // A number for each row of the panels.
@@ -100,6 +111,10 @@ Kernels reading(const Kernels& kernels, int64_t ahead) {
     return of_way(kernels, ahead, std::make_index_sequence<kReadingAhead.size()>());
 }
 
-int64_t bytes_read() { return read_so_far.load(std::memory_order_relaxed); }
+int64_t bytes_read() {
+    int64_t sum = 0;
+    for (const Found& each : all_found) sum += each.bytes.load(std::memory_order_relaxed);
+    return sum;
+}
 
 } // namespace octavo
