@@ -176,6 +176,15 @@ def engine(needed: float, bandwidth: float, step_s: float, engine_s: float) -> d
     }
 
 
+def reading_turn(needed: float, bandwidth: float, engine_s: float, reading_s: float) -> dict[str, float]:
+    """What one turn found of an engine that only reads, in so many seconds, beside one that computes."""
+    return {
+        "reading_us": 1e6 * reading_s,
+        "reading_share": reading_s / engine_s,
+        "reading_roofline_share": share_of(needed, bandwidth, reading_s),
+    }
+
+
 def fastest(ways: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """Medians of what each way's turns found, of the way with the shortest step."""
     found = {
@@ -335,8 +344,7 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
         beside = engine(needed, bandwidth, step_s, engine_s)
         turns.append({**turn(pieces.all, bandwidth, step_s, ordered_s, worked_s), **beside})
         ahead, reading_s = next(reading)
-        share = share_of(needed, bandwidth, reading_s)
-        ways[ahead].append({"reading_us": 1e6 * reading_s, "reading_roofline_share": share})
+        ways[ahead].append(reading_turn(needed, bandwidth, engine_s, reading_s))
 
     Engine(options, context).turns(take_turn)
     found = {name: statistics.median(each[name] for each in turns) for name in turns[0]} | fastest(ways)
@@ -373,7 +381,7 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
     )
     said.append(
         f"one that only reads, asking {found['reading_ahead']:,} bytes ahead: {found['reading_us']:.0f}, "
-        f"with a share of that roofline of {found['reading_roofline_share']:.1%}"
+        f"{found['reading_share']:.1%} of the engine's, with a share of that roofline of {found['reading_roofline_share']:.1%}"
     )
     return said
 

@@ -396,6 +396,9 @@ def check_pieces(pieces: Any) -> None:
     assert pieces.engine(4e7, 1e10, 0.004, 0.005) == pytest.approx({
         "engine_us": 5000, "engine_over_step": 1.25, "engine_roofline_share": 0.8,
     })  # fmt: skip
+    assert pieces.reading_turn(4e7, 1e10, 0.0064, 0.005) == pytest.approx({
+        "reading_us": 5000, "reading_share": 0.78125, "reading_roofline_share": 0.8,
+    })  # fmt: skip
     taken = {0: (9, 5, 7), 4096: (8, 3, 4), 8192: (4, 6, 5)}
     ways = {way: [{"reading_us": us, "share": 1 / us} for us in each] for way, each in taken.items()}
     assert pieces.fastest(ways) == {"reading_ahead": 4096, "reading_us": 4, "share": 0.25}
@@ -608,6 +611,8 @@ CASES: Cases = {
         ("/ bandwidth / worked_s", "/ bandwidth / step_s"),
         ("needed / bandwidth / taken_s", "1.2 * needed / bandwidth / taken_s"),
         ('"engine_over_step": engine_s / step_s', '"engine_over_step": step_s / engine_s'),
+        ('"reading_share": reading_s / engine_s', '"reading_share": engine_s / reading_s'),
+        ('"reading_share": reading_s / engine_s', '"reading_share": 1.2 * reading_s / engine_s'),
         ("best = min(found", "best = max(found"),
         ('"worked_share": worked_s / step_s', '"worked_share": worked_s / ordered_s'),
         ('"ordered_share": ordered_s / step_s', '"ordered_share": 1.2 * ordered_s / step_s'),
