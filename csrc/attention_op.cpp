@@ -62,12 +62,15 @@ public:
                 const auto [t0, t1] = wanted(std::max<int64_t>(b.query_start[s], end - fair), end);
                 for (int64_t head = 0; t0 < t1 && head < kv_.heads; head++) items_.push_back(whole_item(b, s, head, t0, t1));
             }
-        if (static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1) cut(step.threads);
+        cut_ = static_cast<int64_t>(items_.size()) < max_items_ && step.threads > 1;
+        if (cut_) cut(step.threads);
         deal(step.threads);
     }
 
     int64_t size() const { return static_cast<int64_t>(items_.size()); }
     const std::vector<int>& ranges() const { return ends_; }
+    // Items that were cut are of one length, each a range.
+    bool alike() const { return cut_; }
     const AttentionItem& item(int64_t i) const { return items_[static_cast<size_t>(i)]; }
 
     // True for the thread that finishes the last split of an item's rows: it merges them.
@@ -157,15 +160,22 @@ private:
         ends_.clear();
         for (size_t i = 0; i < items_.size(); i++) {
             since += items_[i].c1 - items_[i].c0;
-            if (i + 1 < items_.size() && since * kRanges * threads < all && 4 * (seen + since) < 3 * all) continue;
+            if (!cut_ && i + 1 < items_.size() && since * kRanges * threads < all && 4 * (seen + since) < 3 * all) continue;
             ends_.push_back(static_cast<int>(i + 1));
             seen += since, since = 0;
         }
-        for (size_t r = 0, begin = 0; r < ends_.size(); begin = static_cast<size_t>(ends_[r++])) {
-            const size_t next = r + static_cast<size_t>(threads) - 1; // threads claim ranges in turn, more or less
-            for (size_t i = begin, end = static_cast<size_t>(ends_[r]); i < end; i++)
-                items_[i].soon = i + 1 < end ? &items_[i + 1] : next + 1 < ends_.size() ? &items_[static_cast<size_t>(ends_[next])] : nullptr;
-        }
+        const int n = static_cast<int>(ends_.size()), shares = cut_ ? Shares::of(threads) : 1, apart = (threads + shares - 1) / shares;
+        for (int share = 0; share < shares; share++)
+            for (int r = Shares::first(n, shares, share), last = Shares::first(n, shares, share + 1); r < last; r++)
+                look_ahead(r, r + apart < last ? r + apart : -1); // threads claim a share's ranges in turn, more or less
+    }
+
+    // What a thread goes on with after each item of range r, if next is the one that it claims then.
+    void look_ahead(int r, int next) {
+        const auto begin_of = [&](int range) { return static_cast<size_t>(range ? ends_[static_cast<size_t>(range - 1)] : 0); };
+        const size_t end = begin_of(r + 1);
+        for (size_t i = begin_of(r); i < end; i++)
+            items_[i].soon = i + 1 < end ? &items_[i + 1] : next < 0 ? nullptr : &items_[begin_of(next)];
     }
 
     KVView kv_;
@@ -174,6 +184,7 @@ private:
     bool sampled_only_;
     std::vector<bool> sampled_; // of the step's tokens
     int64_t max_items_, max_splits_, rows_ = 0;
+    bool cut_ = false;
     int64_t serial_ = -1;
     std::vector<AttentionItem> items_;
     std::vector<int> ends_;
@@ -191,6 +202,7 @@ public:
           near_(4 * kCached * kv_.page_stride <= 3 * kv_.page_size * first_cache_bytes()), plan_(std::move(plan)) {}
     int64_t units(const Step&, int) const override { return plan_->size(); }
     const std::vector<int>* ranges() const override { return &plan_->ranges(); }
+    bool alike() const override { return plan_->alike(); }
     size_t scratch_bytes(const Kernels& k) const override { return plan_->scratch_bytes(k); }
     void begin(const Step& s) override { plan_->begin(s); }
     void run(const Step& s, int, int64_t begin, int64_t end, int thread) override {

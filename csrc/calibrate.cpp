@@ -122,7 +122,8 @@ double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases
     struct Job {
         std::vector<std::vector<Piece>> phases;
         std::vector<Reader> readers;
-        std::unique_ptr<Claims[]> claims;
+        std::unique_ptr<Shares[]> claims;
+        int shares = 1;
         const uint8_t* data = nullptr;
         size_t ahead = 0;
         std::atomic<uint64_t> sum{0};
@@ -142,14 +143,15 @@ double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases
     Region region(whole, true);
     std::fill_n(region.data(), whole, uint8_t{1});
     job.data = region.data();
-    job.claims = std::make_unique<Claims[]>(job.phases.size());
-    const auto work = [](void* argument, int) {
+    job.claims = std::make_unique<Shares[]>(job.phases.size());
+    job.shares = Shares::of(pool.size());
+    const auto work = [](void* argument, int thread) {
         Job& j = *static_cast<Job*>(argument);
         for (size_t phase = 0; phase < j.phases.size(); phase++) {
             const auto& pieces = j.phases[phase];
             const int n = static_cast<int>(pieces.size());
-            for (int piece, end; j.claims[phase].claim(n, 1, &piece, &end);) {
-                const Piece& p = pieces[static_cast<size_t>(piece)];
+            for (Shares::Piece piece{}; j.claims[phase].claim(n, j.shares, thread, &piece);) {
+                const Piece& p = pieces[static_cast<size_t>(piece.number)];
                 const Word read = j.readers[phase](j.data + p.at, p.bytes, j.ahead);
                 j.sum += read[0] ^ read[1];
                 j.claims[phase].finish(1, n);

@@ -6,6 +6,8 @@
 namespace octavo {
 namespace {
 
+constexpr int kPiecesEach = 3; // of a phase, for each thread: fewer read faster, and a slow core holds up more
+
 void require(bool condition, const char* what) {
     if (!condition) throw std::invalid_argument(what);
 }
@@ -69,7 +71,7 @@ bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* w
     const auto stride = static_cast<int64_t>((scratch_bytes_ + 4095) / 4096 * 4096);
     if (!scratch_ && stride) scratch_ = std::make_unique<Region>(static_cast<size_t>(stride) * pool_->size(), false);
     if (claim_count_ != phases_.size()) {
-        claims_ = std::make_unique<Claims[]>(phases_.size());
+        claims_ = std::make_unique<Shares[]>(phases_.size());
         claim_count_ = phases_.size();
     }
     for (size_t i = 0; i < claim_count_; i++) claims_[i].reset();
@@ -89,32 +91,34 @@ bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* w
     return batch.tokens != 0;
 }
 
-// A few ranges for each thread, so that one who is slow or put aside does not hold up the rest;
-// but not many, because streaming likes long ones. Of like length, the longer ones first: one range more
-// or less than the others have is a tenth of a matrix of 576 rows.
+// A few ranges for each thread, so that one who is slow or put aside does not hold up the rest; but not many, because
+// streaming likes long ones. Of like length: one range more or less than the others have is a tenth of a matrix of 576
+// rows. (Those of unlike work are claimed in turn, as they come: they are one share.)
 Program::Pieces Program::pieces(size_t index) const {
     const auto [op, phase] = phases_[index];
-    const int n = units(index), most = pool_->size() == 1 ? 1 : pool_->size() * 4; // every thread sees the same number
-    if (const std::vector<int>* ends = op->ranges()) return {.n = n, .grain = 1, .count = static_cast<int>(ends->size()), .ends = ends->data()};
+    const int n = units(index), size = pool_->size(), most = size == 1 ? 1 : size * kPiecesEach; // every thread sees the same number
+    const int shares = Shares::of(size);
+    if (const std::vector<int>* ends = op->ranges())
+        return {.n = n, .grain = 1, .count = static_cast<int>(ends->size()), .shares = op->alike() ? shares : 1, .ends = ends->data()};
     const int grain = op->together(step_, phase), grains = (n + grain - 1) / grain;
-    return {.n = n, .grain = grain, .count = std::min(grains, most)};
+    return {.n = n, .grain = grain, .count = std::min(grains, most), .shares = shares};
 }
 
 int Program::Pieces::begin(int piece) const {
     if (ends) return piece ? ends[piece - 1] : 0;
-    const int grains = (n + grain - 1) / grain;
-    return std::min(static_cast<int>(tile_start({.count = count, .base = grains / count, .extra = grains % count}, piece)) * grain, n);
+    return std::min(Shares::first((n + grain - 1) / grain, count, piece) * grain, n);
 }
 
 void Program::work(int thread) {
     for (size_t index = 0, asked = 0; index < phases_.size(); index++) {
         const auto [op, phase] = phases_[index];
         const Pieces all = pieces(index);
-        Claims& claims = claims_[index];
+        Shares& claims = claims_[index];
+        const int apart = (pool_->size() + all.shares - 1) / all.shares; // threads claim a share's pieces in turn
         int done = 0; // said once: whoever says it waits until all that was written has left for memory
-        for (int piece, next; !pool_->leaving() && claims.claim(all.count, 1, &piece, &next);) {
-            const int begin = all.begin(piece), end = all.begin(next), later = piece + pool_->size(); // claimed in turn
-            upcoming_[static_cast<size_t>(thread * Step::kLine)] = later < all.count ? all.begin(later) : -1;
+        for (Shares::Piece piece{}; !pool_->leaving() && claims.claim(all.count, all.shares, thread, &piece);) {
+            const int begin = all.begin(piece.number), end = all.begin(piece.number + 1), later = piece.number + apart;
+            upcoming_[static_cast<size_t>(thread * Step::kLine)] = later < piece.end ? all.begin(later) : -1;
             op->run(step_, phase, begin, end, thread);
             if (all.n == 1) run_on(index, thread);
             done += end - begin;
@@ -135,7 +139,9 @@ size_t Program::prefetch_after(size_t index, int thread, size_t asked) const {
         const auto [op, phase] = phases_[next];
         if (!op->prefetches(phase)) continue;
         if (next == asked) return asked;
-        if (const Pieces all = pieces(next); thread < all.count) op->prefetch(step_, all.begin(thread));
+        const Pieces all = pieces(next);
+        const int share = thread % all.shares, first = Shares::first(all.count, all.shares, share) + thread / all.shares;
+        if (first < Shares::first(all.count, all.shares, share + 1)) op->prefetch(step_, all.begin(first));
         return next;
     }
     return asked;
@@ -145,8 +151,8 @@ size_t Program::prefetch_after(size_t index, int thread, size_t asked) const {
 // them, while the others wait for it once instead of after each.
 void Program::run_on(size_t index, int thread) {
     size_t next = index + 1;
-    int begin, end;
-    for (; next < phases_.size() && units(next) == 1 && claims_[next].claim(1, 1, &begin, &end); next++)
+    Shares::Piece piece{};
+    for (; next < phases_.size() && units(next) == 1 && claims_[next].claim(1, pieces(next).shares, thread, &piece); next++)
         phases_[next].first->run(step_, phases_[next].second, 0, 1, thread);
     while (--next > index) claims_[next].finish(1, 1);
 }

@@ -69,6 +69,8 @@ public:
     virtual int together(const Step&, int) const { return 1; }
     // Of units of unequal length: where the ranges end in which they are claimed, the last where the units do.
     virtual const std::vector<int>* ranges() const { return nullptr; }
+    // Whether these ranges are of like work, so that each thread may begin with a stretch of its own.
+    virtual bool alike() const { return false; }
     virtual size_t scratch_bytes(const Kernels&) const { return 0; }
     // The buffer of whose rows it can find the largest number without computing them (Step::choices).
     virtual const Buffer* chooses() const { return nullptr; }
@@ -136,7 +138,7 @@ private:
     void run_on(size_t index, int thread);
     size_t prefetch_after(size_t index, int thread, size_t asked) const;
     struct Pieces {
-        int n, grain, count;
+        int n, grain, count, shares;
         const int* ends = nullptr;
         int begin(int piece) const;
     };
@@ -157,7 +159,7 @@ private:
     Step step_{};
     int64_t serial_ = 0;
     std::vector<std::pair<Op*, int>> phases_; // of all ops, in order
-    std::unique_ptr<Claims[]> claims_;        // one a phase
+    std::unique_ptr<Shares[]> claims_;        // one a phase
     std::atomic<bool> ended_{true};           // the last replay was computed to its end
     std::vector<int64_t> upcoming_;
     size_t claim_count_ = 0;

@@ -85,7 +85,7 @@ def only_reading(tokens: int) -> Row:
     """The same engine beside one whose kernels compute nothing, and read what they would compute with."""
     fields = ("reading_share", "reading_us", "reading_roofline_share")
     return Row(
-        f"that engine at {tokens:,} tokens: share of what its own reads take, in its phases, nothing computed",
+        f"that engine at {tokens:,} tokens: share of what its reads alone take, in its phases",
         "pieces", tuple(f"contexts/{tokens}/{field}" for field in fields),
         ("{0:.0%} (these reads: {1:,.0f} us, whose share of the roofline is {2:.0%})",),
         "benchmarks/kernels/pieces.py --write", least=0.85, bound="{:.0%}",

@@ -127,7 +127,8 @@ def reads(calls: Sequence[Call], kv_bytes: float, threads: int) -> list[list[int
         if call.name == "attention":
             total, count = kv_bytes / layers, 6 * threads  # csrc/attention_op.cpp: kPieces
         elif call.name == "linear":
-            total, count = sum(bytes_of(part) for part in parts(call.args["weight"])), 4 * threads
+            total = sum(bytes_of(part) for part in parts(call.args["weight"]))
+            count = 3 * threads  # csrc/program.cpp: kPiecesEach
         else:
             continue
         phases.append([max(int(total / count), 1)] * count)
@@ -381,7 +382,8 @@ def lines(context: str, found: Mapping[str, Any]) -> list[str]:
     )
     said.append(
         f"one that only reads, asking {found['reading_ahead']:,} bytes ahead: {found['reading_us']:.0f}, "
-        f"{found['reading_share']:.1%} of the engine's, with a share of that roofline of {found['reading_roofline_share']:.1%}"
+        f"{found['reading_share']:.1%} of the engine's, with a share of that roofline of "
+        f"{found['reading_roofline_share']:.1%}"
     )
     return said
 

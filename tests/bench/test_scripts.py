@@ -553,13 +553,13 @@ def test_reads_in_order_are_those_of_the_steps_calls() -> None:
         product,
     ]
     phases = pieces.reads(calls, 4800.0, 2)
-    assert [len(phase) for phase in phases] == [8, 12, 12, 8]  # of a product four for each thread, six of KV
-    assert phases[0] == phases[3] == [weight.nbytes // 8] * 8
+    assert [len(phase) for phase in phases] == [6, 12, 12, 6]  # of a product three for each thread, six of KV
+    assert phases[0] == phases[3] == [weight.nbytes // 6] * 6
     assert phases[1] == phases[2] == [200] * 12  # half of the bytes each
     head = backend.pack([random_weight(rng, Layout.S8, 64, 64)], head=True)
     apart = 64 * 64 // 8  # its fifth bits, which a whole product does not read
     assert pieces.reads([SimpleNamespace(name="linear", args={"weight": head})], 0.0, 1) == (
-        [[(head.nbytes - apart) // 4] * 4]
+        [[(head.nbytes - apart) // 3] * 3]
     )
     assert read_in_order(backend, phases) > 0
     assert read_in_order(backend, phases, [0, 3, 32, 1]) > 0
