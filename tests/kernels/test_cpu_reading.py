@@ -80,9 +80,7 @@ def test_each_byte_is_read_once(isa: str, threads: int, context: int, window: in
         start = _native.bytes_read()
         small.replay()
         # (all but what only screening reads)
-        assert (
-            _native.bytes_read() - start == small.bytes_of(context) - HEAD // 8
-        )  # only screening reads these
+        assert _native.bytes_read() - start == small.bytes_of(context) - HEAD // 8
     small.program.native.only_read(None)
     start = _native.bytes_read()
     np.testing.assert_array_equal(small.replay(), before)
