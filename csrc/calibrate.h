@@ -19,8 +19,8 @@ double read_bandwidth(Pool& pool, size_t bytes, int rounds);
 constexpr int kMostProducts = 32;
 double line_seconds(int products, int rounds);
 
-// Seconds in which the pool reads phases of pieces, each so many bytes, end to end: a phase's pieces are claimed in
-// turn, and the next phase begins when all of them are read, as a program's phases do. Each line of a phase meets its
+// Seconds in which the pool reads phases of pieces, each so many bytes, end to end: each thread begins with a
+// share of a phase's pieces (Shares), and the next phase begins when all of them are read, as a program's phases do. Each line of a phase meets its
 // `products`, as line_seconds has them. The fastest of several ways to read, of each its median over `rounds`. Throws
 // std::invalid_argument.
 double read_in_order(Pool& pool, const std::vector<std::vector<int64_t>>& phases, const std::vector<int>& products, int rounds);

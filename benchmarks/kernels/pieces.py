@@ -186,12 +186,14 @@ def reading_turn(needed: float, bandwidth: float, engine_s: float, reading_s: fl
     }
 
 
+def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Of each number that turns found."""
+    return {name: statistics.median(each[name] for each in turns) for name in turns[0]}
+
+
 def fastest(ways: Mapping[int, Sequence[Mapping[str, float]]]) -> dict[str, float]:
     """Medians of what each way's turns found, of the way with the shortest step."""
-    found = {
-        way: {name: statistics.median(each[name] for each in turns) for name in turns[0]}
-        for way, turns in ways.items()
-    }
+    found = {way: medians(turns) for way, turns in ways.items()}
     best = min(found, key=lambda way: found[way]["reading_us"])
     return {"reading_ahead": best, **found[best]}
 
@@ -348,7 +350,7 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
         ways[ahead].append(reading_turn(needed, bandwidth, engine_s, reading_s))
 
     Engine(options, context).turns(take_turn)
-    found = {name: statistics.median(each[name] for each in turns) for name in turns[0]} | fastest(ways)
+    found = medians(turns) | fastest(ways)
     least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
     return {**found, "bytes": moved, "pieces": least}
 

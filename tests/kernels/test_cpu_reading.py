@@ -87,6 +87,17 @@ def test_each_byte_is_read_once(isa: str, threads: int, context: int, window: in
     assert _native.bytes_read() == start
 
 
+def test_more_threads_than_a_phase_has_shares_read_each_byte_once() -> None:
+    """Of a phase there are 16 shares at most (csrc/pool.h): some threads claim one's pieces in turn."""
+    small, alone = Small(CpuBackend(19), 700), Small(CpuBackend(1), 700)
+    np.testing.assert_array_equal(small.replay(), alone.replay())
+    small.program.native.only_read(0)
+    for _ in range(5):
+        start = _native.bytes_read()
+        small.replay()
+        assert _native.bytes_read() - start == small.bytes_of(700) - HEAD // 8
+
+
 def test_a_screened_head_reads_five_bits_and_chooses() -> None:
     """As where its bounds are narrow: no logits are asked for, and the low bits are left where they are."""
     backend = CpuBackend(2)

@@ -27,8 +27,8 @@ def read_in_order(
 ) -> float:  # fmt: skip
     """Seconds in which all threads read phases of pieces of so many bytes, one phase after the other.
 
-    The pieces of a phase are shared out as a program's are, and all are read before the next phase begins.
-    The fastest of five ways to read; of a way the median over the rounds counts.
+    The pieces of a phase are shared out as a program's products are, and all are read before the next phase
+    begins. The fastest of five ways to read; of a way the median over the rounds counts.
 
     Args:
         products: of each phase, how often a line's numbers are multiplied, eight of 16 bits at a time
