@@ -33,7 +33,7 @@ from peers.files import shipped
 from peers.rows import TINYLLAMA
 
 from octavo.assembly.memory import page_specs
-from octavo.bench.calibrate import tile_rate
+from octavo.bench.calibrate import tile
 from octavo.bench.driver import Driver
 from octavo.bench.roofline import cost_of
 from octavo.bench.workload import random_prompts, spread
@@ -60,7 +60,7 @@ def one(path: str, method: str | None, threads: int) -> dict[str, Any]:
         "tok_s": 1 / statistics.median(step.seconds for step in run.decode),
         "bytes": cost.decode_bytes(1, PROMPT + DECODED // 2),
         "bits": cost.bits, "layout": layout.value, "coded": layout.coded,
-        "cache_tok_s": tile_rate(loaded.backend, layout, rows=1) / macs,
+        "cache_tok_s": tile(loaded.backend, layout, 1).rate(0.5) / macs,
     }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -13,12 +13,15 @@ import pytest
 
 from octavo.bench.calibrate import (
     Machine,
+    Rates,
+    Timed,
     best_time,
     calibrate,
-    decode_attention_rate,
+    decoding_attention,
     random_weight,
-    tile_rate,
-    with_rows,
+    rates_of_prompts,
+    rates_of_rows,
+    tile,
 )
 from octavo.bench.driver import Drawn, Driver, Run, StepTime, Watch
 from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of, layout_of
@@ -183,13 +186,14 @@ def test_measured_beside_the_bound(driver: Driver, smollm2: GGUFCheckpoint) -> N
 
     asked: list[int] = []
 
-    def decoding(rows: int) -> Machine:
+    def decoding(rows: int) -> Callable[[Machine], Machine]:
         """So fast a tile that no step waits for arithmetic, and a slower attention for more rows."""
         asked.append(rows)
-        return replace(machine, tile_rate=1e15, attention_rate=1e15 / rows)
+        return lambda now: replace(now, tile_rate=1e15, attention_rate=1e15 / rows)
 
-    lines = list(Meter(driver, found, machine, 3, 1, sweep, decoding).lines([20], [1, 3], [40]))
+    lines = list(Meter(driver, found, machine, 3, 1, sweep, None, decoding).lines([20], [1, 3], [40]))
     assert asked == [1, 3, 1]
+    assert [row.bound_spread for row in lines] == [1.0] * 4  # of one turn each
     assert [(row.work, row.size, row.context) for row in lines] == [
         ("prompt", 20, 10), ("decode", 1, 17), ("decode", 3, 17), ("decode", 1, 41)
     ]  # fmt: skip
@@ -225,7 +229,8 @@ def test_memory_is_swept_between_steps_whose_first_does_not_count() -> None:
     def turns(tokens: int, runs: int) -> list[tuple[float, float]]:
         found = itertools.count(100.0, 100.0)
         meter = Meter(Scripted(tokens), work(), MACHINE, tokens, runs)  # type: ignore[arg-type]
-        return meter._turns(2, 4, lambda: next(found))
+        looks = meter._turns(2, 4, lambda: replace(MACHINE, bandwidth=next(found)))
+        return [(seconds, here.bandwidth) for seconds, here in looks]
 
     # After steps 1 and 9, and at the end; of a run that warms up nothing counts.
     assert turns(9, 1) == [(6.0, 350.0)]
@@ -236,13 +241,50 @@ def test_memory_is_swept_between_steps_whose_first_does_not_count() -> None:
         list(Meter(Scripted(1), work(), MACHINE, 1, 1).lines([], [2]))  # type: ignore[arg-type]
 
 
+@dataclass
+class Slowing:
+    """A driver of prompts whose cores slow down from run to run, and say how fast they are."""
+
+    speed: float = 2.0
+    max_step_tokens = 100
+    vocab_size = 100
+
+    def run(self, prompts: Sequence[Sequence[int]], new_tokens: int, watch: Watch | None) -> Run:
+        self.speed /= 2
+        return Run(8, (StepTime(1 / self.speed, 1),), (), (0.0,), ((1,),))
+
+    def rates(self, machine: Machine) -> Machine:
+        return replace(machine, tile_rate=1e4 * self.speed, attention_rate=1e4 * self.speed)
+
+
+def test_a_prompt_is_held_against_what_its_cores_do_then() -> None:
+    """Cores that slow down by half with each run: a look lies before and after each."""
+    driver = Slowing()
+    found = work(attention=(), kv_bytes=0, weight_bytes=0)
+    meter = Meter(driver, found, MACHINE, 1, 3, None, driver.rates)  # type: ignore[arg-type]
+    (line,) = meter.lines([8], [])
+    # Before a run twice of what is after it, so 1.5 times its speed; and 8,300 MACs of 10,000 at speed 1.
+    assert line.share == pytest.approx(0.83 / 1.5)
+    assert line.bound_spread == pytest.approx(4.0)
+    assert line.limit == "compute"
+
+
+def test_rates_are_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    took = iter((2.0, 4.0, 8.0, 16.0))
+    monkeypatch.setattr("octavo.bench.calibrate.best_time", lambda run, seconds: next(took))
+    rates = Rates(Timed(16.0, list), Timed(32.0, list))
+    for tile_rate, attention_rate in ((8.0, 8.0), (2.0, 2.0)):
+        assert rates(MACHINE) == replace(MACHINE, tile_rate=tile_rate, attention_rate=attention_rate)
+
+
 def test_the_reference_has_no_roofline() -> None:
     with pytest.raises(UnsupportedError, match="native kernels"):
         calibrate(ReferenceBackend(), Layout.U4)
 
 
 def test_a_tile_can_be_timed_anywhere() -> None:
-    assert tile_rate(ReferenceBackend(), Layout.U4, seconds=0.0) > 0
+    assert tile(ReferenceBackend(), Layout.U4).rate(0.0) > 0
+    assert rates_of_prompts(ReferenceBackend(), Layout.U4).tile.macs > 0
 
 
 @pytest.mark.skipif(not native_available(), reason="needs the native kernels")
@@ -264,7 +306,7 @@ def test_a_tile_of_every_layout_can_be_timed(layout: Layout, monkeypatch: pytest
     monkeypatch.setattr("octavo.bench.calibrate.TILE_K", 256)
     monkeypatch.setattr("octavo.bench.calibrate.TILE_WORK", 1e5)
     backend = make_backend("auto", WantedBackend(1, "auto", "auto"))
-    assert tile_rate(backend, layout, seconds=0.0, rows=3) > 0
+    assert tile(backend, layout, 3).rate(0.0) > 0
 
 
 def test_what_few_rows_get_is_measured_with_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,11 +316,11 @@ def test_what_few_rows_get_is_measured_with_them(monkeypatch: pytest.MonkeyPatch
     spec = AttentionSpec(2, 1, 32, 16, 1.0)
     windowed = AttentionSpec(2, 1, 32, 16, 1.0, window=100)
     monkeypatch.setattr("octavo.bench.calibrate.ATTENTION_REPEATS", 3)
-    assert decode_attention_rate(backend, spec, kv) == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
-    assert decode_attention_rate(backend, windowed, kv) == pytest.approx(3 * 2 * 48 * 100 * 1e3)
-    monkeypatch.setattr("octavo.bench.calibrate.tile_rate", lambda backend, layout, seconds, rows: 7.0 * rows)
-    found = with_rows(MACHINE, backend, Layout.U4, (spec, kv), 5)
-    assert (found.tile_rate, found.bandwidth) == (35.0, MACHINE.bandwidth)
+    assert decoding_attention(backend, spec, kv).rate(1.0) == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
+    assert decoding_attention(backend, windowed, kv).rate(1.0) == pytest.approx(3 * 2 * 48 * 100 * 1e3)
+    monkeypatch.setattr("octavo.bench.calibrate.tile", lambda backend, layout, rows: Timed(7.0 * rows, list))
+    found = rates_of_rows(backend, Layout.U4, (spec, kv), 5)(MACHINE)
+    assert (found.tile_rate, found.bandwidth) == (35e3, MACHINE.bandwidth)
     assert found.attention_rate == pytest.approx(3 * 2 * 48 * 1024 * 1e3)
 
 

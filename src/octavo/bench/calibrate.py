@@ -67,8 +67,8 @@ def calibrate(backend: Backend, layout: Layout, seconds: float = 0.5) -> Machine
         backend.isa,
         backend.threads,
         read_bandwidth(backend),
-        tile_rate(backend, layout, seconds),
-        tile_rate(backend, Layout.F32, seconds),
+        tile(backend, layout).rate(seconds),
+        tile(backend, Layout.F32).rate(seconds),
         clock_rate(),
     )
 
@@ -86,24 +86,58 @@ def bandwidth_of(backend: Backend, nbytes: float) -> float:
     return read_bandwidth(backend, int(nbytes), 3)
 
 
-def with_rows(
-    machine: Machine, backend: Backend, layout: Layout, attention: tuple[AttentionSpec, KVSpec], rows: int,
-    seconds: float = 0.5,
-) -> Machine:  # fmt: skip
-    """The machine's limits for a step that decodes so many sequences, everything it reads in a cache.
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Work that can be timed again and again: others may slow a core down from one minute to the next.
+
+    Attributes:
+        macs: of one replay.
+    """
+
+    macs: float
+    replay: Callable[[], object]
+
+    def rate(self, seconds: float) -> float:
+        """MAC/s of the fastest replay of those that fit into so many seconds."""
+        return self.macs / best_time(self.replay, seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """What arithmetic allows just now: called with a machine, it gives that machine with these rates.
+
+    Attributes:
+        seconds: that each of both is timed for.
+    """
+
+    tile: Timed
+    attention: Timed
+    seconds: float = 0.03
+
+    def __call__(self, machine: Machine) -> Machine:
+        return replace(
+            machine, tile_rate=self.tile.rate(self.seconds), attention_rate=self.attention.rate(self.seconds)
+        )
+
+
+def rates_of_prompts(backend: Backend, layout: Layout) -> Rates:
+    """As calibrate() measures them: many rows, and attention at the rate of float32's tile."""
+    return Rates(tile(backend, layout), tile(backend, Layout.F32))
+
+
+def rates_of_rows(
+    backend: Backend, layout: Layout, attention: tuple[AttentionSpec, KVSpec], rows: int
+) -> Rates:
+    """Of a step that decodes so many sequences, everything it reads in a cache.
 
     A tile of few rows takes weights apart for each of them, and a query alone shares its keys with nobody:
     both stay below what many rows get, however fast the memory is.
     """
-    return replace(
-        machine,
-        tile_rate=tile_rate(backend, layout, seconds, rows),
-        attention_rate=decode_attention_rate(backend, *attention, seconds),
-    )
+    return Rates(tile(backend, layout, rows), decoding_attention(backend, *attention))
 
 
-def decode_attention_rate(backend: Backend, spec: AttentionSpec, kv: KVSpec, seconds: float = 0.5) -> float:
-    """MAC/s of one sequence's attention over CACHED_TOKENS positions that stay in a cache."""
+def decoding_attention(backend: Backend, spec: AttentionSpec, kv: KVSpec) -> Timed:
+    """One sequence's attention over CACHED_TOKENS positions that stay in a cache."""
     page_size, width = 16, spec.num_heads * spec.head_dim
     pages = CACHED_TOKENS // page_size
     cache = backend.kv_cache([kv], pages, page_size)
@@ -128,11 +162,11 @@ def decode_attention_rate(backend: Backend, spec: AttentionSpec, kv: KVSpec, sec
     )
     seen = min(CACHED_TOKENS, spec.window or CACHED_TOKENS)
     macs = ATTENTION_REPEATS * spec.num_heads * (spec.head_dim + spec.v_head_dim) * seen
-    return macs / best_time(lambda: program.replay(batch), seconds)
+    return Timed(macs, lambda: program.replay(batch))
 
 
-def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int = TILE_ROWS) -> float:
-    """MAC/s of the linear at so many rows, over weights of this layout that stay in a cache."""
+def tile(backend: Backend, layout: Layout, rows: int = TILE_ROWS) -> Timed:
+    """The linear at so many rows, over weights of this layout that stay in a cache."""
     rng = np.random.default_rng(0)
     panel = random_weight(rng, layout, 16, TILE_K).nbytes
     n = backend.threads * max(TILE_BYTES // panel, 1) * 16
@@ -149,7 +183,7 @@ def tile_rate(backend: Backend, layout: Layout, seconds: float = 0.5, rows: int 
 
     program = backend.capture(forward, Limits(rows, 1, 1, rows))
     batch = one_sequence([i % BLOCK for i in range(rows)], 1, rows - 1)
-    return repeats * n * TILE_K * rows / best_time(lambda: program.replay(batch), seconds)
+    return Timed(repeats * n * TILE_K * rows, lambda: program.replay(batch))
 
 
 def random_weight(rng: np.random.Generator, layout: Layout, n: int, k: int) -> Weight:

@@ -8,7 +8,8 @@ least time   = max(bytes / bandwidth, MACs / tile rate + attention's MACs / its 
 bandwidth    = of a buffer as large as the step's bytes, read over and over: caches keep a part of both;
                between the steps, every few of them
 rates        = of a step that decodes: what its tile does at as many rows, and its attention with a query a
-               sequence, on weights and KV that stay in a cache (calibrate.with_rows)
+               sequence, on weights and KV that stay in a cache (calibrate.rates_of_rows). Between the steps
+               too, and before and after each prompt: others who share the cores slow them down for minutes
 
 The work is counted from the recorded program of the model, so any family is.
 """
@@ -37,8 +38,8 @@ TURN = 8
 """Steps between two sweeps of the memory, whose rate changes within seconds."""
 Sweep = Callable[[float], float]
 """Bytes -> the bytes a second that reading so many, over and over, gets now (calibrate.read_bandwidth)."""
-Decoding = Callable[[int], Machine]
-"""Sequences -> the limits of a step that decodes so many of them (calibrate.with_rows)."""
+Now = Callable[[Machine], Machine]
+"""A machine -> the same with the rates that arithmetic has now (calibrate.Rates)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,8 +237,9 @@ class Line:
         share: least time over the measured one, 0..1.
         bandwidth_share: bytes that had to be read over the time, as a part of the bandwidth.
         bandwidth: bytes a second that reading as many bytes gets; the mean of before and after.
+        bound_spread: by how much the bounds of all turns lie apart (apart): the machine changed meanwhile.
 
-    Of decoding, the turn whose share is the middle one: a few steps between two sweeps of the memory.
+    The turn whose share is the middle one: a prompt, or a few steps between two looks at memory and cores.
     """
 
     work: str
@@ -249,6 +251,25 @@ class Line:
     limit: str
     bandwidth_share: float
     bandwidth: float
+    bound_spread: float = 1.0
+
+
+def between(before: Machine, after: Machine) -> Machine:
+    """The mean of both in all that changes from one minute to the next."""
+    names = ("bandwidth", "tile_rate", "attention_rate")
+    return replace(before, **{name: (getattr(before, name) + getattr(after, name)) / 2 for name in names})
+
+
+def apart(values: Sequence[float]) -> float:
+    """The highest over the lowest; of ten and more without the highest and the lowest tenth."""
+    ordered = sorted(values)
+    return ordered[-1 - len(ordered) // 10] / ordered[len(ordered) // 10]
+
+
+def middle(turns: Sequence[Line]) -> Line:
+    """The turn whose share is the middle one, and how far the bounds of all lie apart."""
+    taken = sorted(turns, key=lambda turn: turn.share)[len(turns) // 2]
+    return replace(taken, bound_spread=apart([turn.bound_rate for turn in turns]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +280,7 @@ class Meter:
         new_tokens: that are decoded in a run, at least 3. repeat: runs of each piece of work, after one that
             warms up.
         sweep: measures the bandwidth for each decoding line's bytes; None: the machine's holds for all.
-        decoding: measures the rates for each decoding line's rows; None: the machine's hold for all.
+        prompting: measures the rates of prompts; decoding: of a line's rows; None: the machine's hold.
     """
 
     driver: Driver
@@ -268,7 +289,8 @@ class Meter:
     new_tokens: int = 32
     repeat: int = 3
     sweep: Sweep | None = None
-    decoding: Decoding | None = None
+    prompting: Now | None = None
+    decoding: Callable[[int], Now] | None = None
 
     def lines(
         self, prompts: Sequence[int], batches: Sequence[int], contexts: Sequence[int] = ()
@@ -279,40 +301,48 @@ class Meter:
         yield from (self._decode_line(batch, prompt) for batch, prompt in decodes)
 
     def _prompt_line(self, length: int) -> Line:
-        runs = self._runs(1, length, 1)
-        seconds = statistics.median(run.prompt_s for run in runs)
-        bound = self.work.prompt(self.machine, length, self.driver.max_step_tokens)
-        return _line("prompt", length, length // 2, length, seconds, bound, self.machine)
+        look = self.prompting or (lambda machine: machine)
+        self._run(0, 1, length, 1)  # warms up
+        lines, before = [], look(self.machine)
+        for seed in range(1, self.repeat + 1):
+            seconds = self._run(seed, 1, length, 1).prompt_s
+            after = look(self.machine)
+            here = between(before, after)
+            bound = self.work.prompt(here, length, self.driver.max_step_tokens)
+            lines.append(_line("prompt", length, length // 2, length, seconds, bound, here))
+            before = after
+        return middle(lines)
 
     def _decode_line(self, batch: int, prompt: int) -> Line:
         context = prompt + self.new_tokens // 2
         moved = self.work.decode_bytes(batch, context)
-        machine = self.decoding(batch) if self.decoding else self.machine
+        rates = self.decoding(batch) if self.decoding else (lambda machine: machine)
         sweep = self.sweep or (lambda _: self.machine.bandwidth)
         lines = []
-        for seconds, bandwidth in self._turns(batch, prompt, lambda: sweep(moved)):
-            here = replace(machine, bandwidth=bandwidth)
+        for seconds, here in self._turns(
+            batch, prompt, lambda: rates(replace(self.machine, bandwidth=sweep(moved)))
+        ):
             bound = self.work.decode(here, batch, context)
             lines.append(_line("decode", batch, context, batch, seconds, bound, here))
         if not lines:
             raise OctavoError(f"{batch} sequences never drew at once: is there too little room for their KV?")
-        return sorted(lines, key=lambda line: line.share)[len(lines) // 2]
+        return middle(lines)
 
-    def _turns(self, batch: int, prompt: int, sweep: Callable[[], float]) -> list[tuple[float, float]]:
-        """Of each turn of all runs the seconds of a step, and the bandwidth beside it."""
-        every = [self._turns_of_run(seed, batch, prompt, sweep) for seed in range(self.repeat + 1)]
+    def _turns(self, batch: int, prompt: int, look: Callable[[], Machine]) -> list[tuple[float, Machine]]:
+        """Of each turn of all runs the seconds of a step, and the machine beside it."""
+        every = [self._turns_of_run(seed, batch, prompt, look) for seed in range(self.repeat + 1)]
         return [turn for turns in every[1:] for turn in turns]  # the first run warmed up
 
     def _turns_of_run(
-        self, seed: int, batch: int, prompt: int, sweep: Callable[[], float]
-    ) -> list[tuple[float, float]]:
-        """Others share the memory: what it gives now is what counts, so that it is swept between steps.
+        self, seed: int, batch: int, prompt: int, look: Callable[[], Machine]
+    ) -> list[tuple[float, Machine]]:
+        """Others share memory and cores, so what these give now is looked at between steps.
 
-        The first step after a sweep is left out: its time has the sweep in it, and caches are full of what
+        The first step after a look is left out: its time has the look in it, and caches are full of what
         that has read.
         """
         steps, full = 0, 0
-        swept: list[tuple[int, float]] = []  # after so many steps, bytes a second
+        seen: list[tuple[int, Machine]] = []  # after so many steps
 
         def after_step(drawn: Sequence[Drawn]) -> None:
             nonlocal steps, full
@@ -321,21 +351,17 @@ class Meter:
             if sum(each.tokens for each in drawn) == batch:
                 full += 1
                 if full % TURN == 1:
-                    swept.append((steps, sweep()))
+                    seen.append((steps, look()))
 
         run = self._run(seed, batch, prompt, self.new_tokens, after_step)
-        if swept and swept[-1][0] < steps:
-            swept.append((steps, sweep()))
+        if seen and seen[-1][0] < steps:
+            seen.append((steps, look()))
         timed, turns = (*run.prompt, *run.decode), []
-        for (begin, before), (end, behind) in pairwise(swept):
+        for (begin, before), (end, behind) in pairwise(seen):
             seconds = [step.seconds for step in timed[begin + 1 : end] if step.tokens == batch]
             if seconds:
-                turns.append((statistics.median(seconds), (before + behind) / 2))
+                turns.append((statistics.median(seconds), between(before, behind)))
         return turns
-
-    def _runs(self, count: int, length: int, new_tokens: int) -> list[Run]:
-        runs = [self._run(seed, count, length, new_tokens) for seed in range(self.repeat + 1)]
-        return runs[1:]  # the first warmed up
 
     def _run(self, seed: int, count: int, length: int, new_tokens: int, watch: Watch | None = None) -> Run:
         prompts = random_prompts(count, length, self.driver.vocab_size, seed)

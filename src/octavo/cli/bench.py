@@ -120,7 +120,7 @@ def roofline(
 ) -> int:
     """Compare measured speed with what this machine's memory and arithmetic allow."""
     from octavo.assembly.memory import page_specs
-    from octavo.bench.calibrate import bandwidth_of, calibrate, with_rows
+    from octavo.bench.calibrate import bandwidth_of, calibrate, rates_of_prompts, rates_of_rows
     from octavo.bench.roofline import Meter, attention_of, cost_of
     from octavo.checkpoints import open_checkpoint
     from octavo.kernels.weight import Layout
@@ -136,12 +136,14 @@ def roofline(
     checkpoint = open_checkpoint(loaded.path)
     pages = page_specs(loaded.model, loaded.backend, loaded.user)
     work = cost_of(loaded.model, loaded.backend, checkpoint, pages[0].dtype)
+    layout = Layout(work.layout)
     with saying("measuring what this machine's memory and arithmetic allow", as_json):
-        machine = calibrate(loaded.backend, Layout(work.layout))
+        machine = calibrate(loaded.backend, layout)
     attention = attention_of(loaded.model, loaded.backend, pages[0].dtype)
     meter = Meter(
         driver, work, machine, ROOFLINE_TOKENS, num_runs, lambda nbytes: bandwidth_of(loaded.backend, nbytes),
-        lambda rows: with_rows(machine, loaded.backend, Layout(work.layout), attention, rows),
+        rates_of_prompts(loaded.backend, layout),
+        lambda rows: rates_of_rows(loaded.backend, layout, attention, rows),
     )  # fmt: skip
     lines: list[Line] = []
     cut = False
