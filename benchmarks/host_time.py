@@ -26,7 +26,7 @@ from harness import report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.speculate import EXAMPLES, Answering, Verified
-from octavo.bench.workload import random_prompts
+from octavo.bench.workload import random_prompts, spread
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_program import CpuDecoder, CpuProgram
 from octavo.kernels.ops import F32, RowDecoder
@@ -152,9 +152,11 @@ def breakdown(runs: Sequence[Sequence[float]]) -> dict[str, float]:
 
     The first run warms up and is not counted.
     """
-    step, kernel, draw = (statistics.median(column) for column in zip(*runs[1:], strict=True))
+    columns = list(zip(*runs[1:], strict=True))
+    step, kernel, draw = (statistics.median(column) for column in columns)
     return {
         "step_ms": round(step, 4),
+        "step_spread": round(spread(columns[0]), 3),
         "kernel_ms": round(kernel, 4),
         "drawing_ms": round(draw, 4),
         "drawing_share": round(draw / step, 4),

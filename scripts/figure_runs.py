@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import operator
 import statistics
 import string
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,9 @@ class Row:
             would be fine.
         bound: how these are shown. command: what measures it.
         only: runs that count, by what stands in them; a tuple stands for any of its members.
-        detail: more on it, in a column of its own. spread: of our side. why: what a run without it says.
+        detail: more on it, in a column of its own. why: what a run without it says.
+        spread: how restless the machine was: above NOISY the row is marked, and where a run lacks it, too.
+        range: of several runs the first value's lowest and highest stand beside the median, in this form.
     """
 
     label: str
@@ -51,6 +54,7 @@ class Row:
     detail: At | None = None
     spread: At | None = None
     why: At | None = None
+    range: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,13 +156,15 @@ class Run:
         found = [value_at(self.result, at) for at in row.at]
         return None if any(each is None for each in found) else found
 
-    def noisy(self, row: Row) -> bool:
-        """Whether the machine did other things while this was measured."""
+    def noisy(self, row: Row) -> bool | None:
+        """Whether the machine did other things while this was measured; None: the run does not say."""
         marked = self.result.get("noisy")
         if isinstance(marked, bool):
             return marked
-        spread = None if row.spread is None else value_at(self.result, row.spread)
-        return spread is not None and float(spread) > NOISY
+        if row.spread is None:
+            return False
+        spread = value_at(self.result, row.spread)
+        return None if spread is None else float(spread) > NOISY
 
 
 def read(folder: Path) -> list[Run]:
@@ -186,7 +192,32 @@ def medians(row: Row, runs: Sequence[Run]) -> list[Any]:
     return [_middle(list(column)) for column in columns]
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The lowest and the highest of some repetitions; shown as the one over the other."""
+
+    low: float
+    high: float
+
+    @staticmethod
+    def of(rates: Sequence[float]) -> Span:
+        return Span(min(rates), max(rates))
+
+    @staticmethod
+    def around(middle: float, spread: float) -> Span:
+        """Where only the median and the spread are known: as far up as down."""
+        return Span(middle / spread**0.5, middle * spread**0.5)
+
+    def __or__(self, other: Span) -> Span:
+        return Span(min(self.low, other.low), max(self.high, other.high))
+
+    def __format__(self, spec: str) -> str:
+        return format(self.high / self.low, spec)
+
+
 def _middle(values: list[Any]) -> Any:
+    if all(isinstance(value, Span) for value in values):
+        return reduce(operator.or_, values)  # of all repetitions of all runs
     if all(isinstance(value, (int, float)) for value in values):
         return values[0] if len(values) == 1 else statistics.median(values)
     return " / ".join(dict.fromkeys(filter(None, map(str, values))))

@@ -72,7 +72,12 @@ def rendered(row: Row, runs: Sequence[Run], history: History) -> Line:
         *["changed tree"] * commit.endswith("+"),
         *["commit as told"] * any(run.told for run in runs),
         *["noisy"] * any(run.noisy(row) for run in runs),
+        *["unrest not recorded"] * any(run.noisy(row) is None for run in runs),
     ]
+    if row.range and len(runs) > 1:
+        firsts = [(run.values(row) or [0.0])[0] for run in runs]
+        low, high = (shown(row.range, [which(firsts)]) for which in (min, max))
+        cells[-1] += f" ({low} to {high})" * (low != high)
     details = (
         () if row.detail is None else dict.fromkeys(str(value_at(run.result, row.detail)) for run in runs)
     )

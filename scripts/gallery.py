@@ -4,7 +4,8 @@
     gallery.py --write    draw docs/gallery/*.svg, and write what the pages say of them
 
 Between `<!-- plot NAME -->` and `<!-- end -->` of a page stands a plot with its origin: the newest result
-that has everything that the plot shows. They are drawn by what draws `octavo bench --plot`.
+that has everything that the plot shows; beside peers, of the slowest machine that has such a result. They are
+drawn by what draws `octavo bench --plot`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from figure_runs import Result, Run, read
 from figure_tables import group
+from figures import kinds
 
 from octavo.bench.grid import Cell, Curve, Grid
 from octavo.bench.report.chart import Bars, Chart, Lines, Series
@@ -41,12 +43,16 @@ class Plot:
         benchmark: whose results have its figures.
         draw: a result's charts; none where it lacks something that is to be seen.
         lacks: what was not measured that a reader would look for.
+        slowest: of several machines the slowest, by status's order; else whichever ran last.
+        told: what else a reader has to know of a result.
     """
 
     title: str
     benchmark: str
     draw: Callable[[Result], list[Chart]]
     lacks: Callable[[Result], list[str]] = lambda result: []
+    slowest: bool = False
+    told: Callable[[Run], str] = lambda run: ""
 
 
 # --- what is drawn ----------------------------------------------------------------------------------------
@@ -92,6 +98,13 @@ def beside_peers(result: Result) -> list[Chart]:
 def peers_missing(result: Result) -> list[str]:
     measured = {each for shape, (figure, _) in PANELS.items() for each in fastest(result, shape, figure)}
     return [name for each, name in ENGINES.items() if each not in measured]
+
+
+def held(run: Run) -> str:
+    """Who else than the machine's kind says could use more of it."""
+    if run.kind.endswith(", avx2") and "avx512f" in run.result["machine"]["flags"]:
+        return " Nothing holds OpenVINO GenAI and transformers to avx2 there."
+    return ""
 
 
 def roofline(result: Result) -> list[Chart]:
@@ -160,7 +173,7 @@ def planned(result: Result) -> list[Chart]:
 
 
 PLOTS = {
-    "peers": Plot("SmolLM2-135M on two cores", "peers", beside_peers, peers_missing),
+    "peers": Plot("SmolLM2-135M on two cores", "peers", beside_peers, peers_missing, True, held),
     "roofline": Plot("SmolLM2-135M beside what the machine allows", "roofline-smollm2", roofline),
     "sweep": Plot("Where a larger batch stops being worth it", "sweep", sweep),
     "techniques": Plot("SmolLM2-135M", "ablate", techniques, techniques_missing),
@@ -172,11 +185,13 @@ PLOTS = {
 
 
 def newest(plot: Plot, runs: Sequence[Run]) -> tuple[Run, list[Chart]] | None:
-    """The latest result that has all of a plot, and its charts."""
+    """The latest result that has all of a plot, perhaps of the slowest machine, and its charts."""
+    found: dict[str, tuple[Run, list[Chart]]] = {}
     for run in reversed(runs):
-        if run.benchmark == plot.benchmark and (charts := plot.draw(run.result)):
-            return run, charts
-    return None
+        if run.benchmark == plot.benchmark and run.kind not in found and (charts := plot.draw(run.result)):
+            found[run.kind] = run, charts
+    order = kinds(runs) if plot.slowest else list(found)
+    return next((found[kind] for kind in order if kind in found), None)
 
 
 def for_a_shell(command: str) -> str:
@@ -191,7 +206,7 @@ def origin(plot: Plot, run: Run) -> str:
     lacking = "; ".join(plot.lacks(run.result))
     return (
         f"{run.kind}, commit {run.commit}, {run.date[:10]}{noisy}: `benchmarks/results/{run.path.name}`, "
-        f"made by `{command}`." + (f" Not measured: {lacking}." if lacking else "")
+        f"made by `{command}`." + (f" Not measured: {lacking}." if lacking else "") + plot.told(run)
     )
 
 

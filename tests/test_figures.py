@@ -219,15 +219,15 @@ def test_bold_is_not_reached(given: float, bounds: dict[str, Any], cell: str) ->
 @pytest.mark.parametrize(
     ("commit", "more", "marks"),
     [
-        ("a", {}, ""),
+        ("a", {}, "; unrest not recorded"),
         ("a", {"spread": 1.10}, ""),
         ("a", {"spread": 1.11}, "; noisy"),
         ("a", {"noisy": True}, "; noisy"),
         ("a", {"noisy": False, "spread": 2.0}, ""),
-        ("a+", {}, "; changed tree"),
-        ("a", {"commit_told": True}, "; commit as told"),
-        ("a", {"command": "make gpu-check"}, "; commit as told"),
-        ("gone", {}, "; not in history"),
+        ("a+", {"spread": 1.0}, "; changed tree"),
+        ("a", {"spread": 1.0, "commit_told": True}, "; commit as told"),
+        ("a", {"spread": 1.0, "command": "make gpu-check"}, "; commit as told"),
+        ("gone", {"spread": 1.0}, "; not in history"),
         ("gone+", {"noisy": True}, "; not in history; changed tree; noisy"),
     ],
 )
@@ -235,6 +235,48 @@ def test_marks(commit: str, more: dict[str, Any], marks: str) -> None:
     text = rendered([made(commit, "1", 1.0, **more)], row(spread="spread"))
     assert f"| {commit} [1]{marks} |" in text
     assert ("**Noisy machine**" in text) is ("noisy" in marks)
+
+
+def test_of_several_runs_the_lowest_and_the_highest_stand_beside_the_median() -> None:
+    three = [made("a", str(date), value) for date, value in ((1, 2.5), (2, 2.94), (3, 2.77))]
+    assert "| 2.77 (2.50 to 2.94) |" in rendered(three, row(range="{0:.2f}"))
+    assert "| **2.77** (2.50 to 2.94) |" in rendered(three, row(range="{0:.2f}", least=2.8))
+    assert "| 2.77 |" in rendered(three, row())
+    assert "| 2.50 |" in rendered(three[:1], row(range="{0:.2f}"))
+    alike = [made("a", str(date), value) for date, value in ((1, 2.769), (2, 2.772))]
+    assert "| 2.77 |" in rendered(alike, row(range="{0:.2f}")), "as shown they are the same"
+
+
+def test_a_grammars_arms_that_differ_by_half_the_bound_are_noise() -> None:
+    tables = script("figure_tables")
+    grammar = tables.grammar(1)
+    arm = {"cost": 0.01, "cost_5_95": [0.0, 0.02], "settings": {"temperature": 1}}
+    for noise, spread in ((0.02, 1.0), (-0.03, float("inf")), (0.03, float("inf"))):
+        assert grammar.spread({**arm, "noise": noise}) == spread
+    assert grammar.spread(arm) is None
+
+
+def test_a_room_of_its_own_is_compared_with_the_fastest_that_was_tried() -> None:
+    tables = script("figure_tables")
+    tried = {"octavo: a, max_model_len=default": 5.0, "octavo: b, max_model_len=default": 6.0,
+             "octavo: a, max_model_len=256": 9.0, "llama-server: a": 2.0, "llama-server: b": 1.0}  # fmt: skip
+    assert [tables.default_room(which)({"tried": tried}) for which in range(3)] == [3.0, 6.0, 2.0]
+    assert tables.default_room(0)({"tried": {"octavo: a": 1.0, "llama-server: a": 1.0}}) is None
+    assert tables.default_room(0)({}) is None
+
+
+def test_what_is_lost_is_not_resolved_where_a_part_is_negative() -> None:
+    rooflines = script("figure_rooflines")
+    found = {"pieces_share": 0.8, "least_us": 1.0, "step_us": 2.0, "roofline_share": 0.7}
+    *_, lost = rooflines.in_pieces(2048).at
+    for within, between, said in (
+        (0.02, 0.18, "lost within pieces 2 %, between them 18 %"),
+        (-0.01, 0.2, "where the rest is lost is not resolved"),
+        (0.2, -0.01, "where the rest is lost is not resolved"),
+    ):
+        each = {**found, "within": within, "between": between}
+        assert lost({"contexts": {"2048": each}}) == said
+    assert lost({"contexts": {}}) is None
 
 
 def test_a_grammars_cost_in_results_of_both_forms() -> None:
@@ -251,13 +293,22 @@ def test_a_grammars_cost_in_results_of_both_forms() -> None:
 def test_a_ratio_has_the_spreads_of_both_sides() -> None:
     tables = script("figure_tables")
     row = next(iter(tables.peers.ROWS))
-    engines = {"octavo: a": {f"{row.figure}_spread": 1.05}, "llama.cpp: b": {f"{row.figure}_spread": 1.3}}
+    engines = {
+        name: {row.figure: 4.0, f"{row.figure}_spread": spread}
+        for name, spread in (("octavo: a", 1.21), ("llama.cpp: b", 1.3))
+    }
     result: dict[str, Any] = {
         "ratios": [{"row": row.name, "with": "octavo: a", "over": "llama.cpp: b", "ratio": 2.0}],
         "shapes": {row.shape: {"engines": engines}},
     }
-    assert (tables.spread(row)(result), tables.spread(row, "over")(result)) == (1.05, 1.3)
-    assert tables.unrest(row)(result) == 1.05
+    ours = tables.spread(row)(result)
+    assert (f"{ours:.2f}", f"{tables.spread(row, 'over')(result):.2f}") == ("1.21", "1.30")
+    assert (ours.low, ours.high) == (pytest.approx(4.0 / 1.1), pytest.approx(4.0 * 1.1)), "as far up as down"
+    assert tables.unrest(row)(result) == pytest.approx(1.21)
+    engines["octavo: a"][f"{row.figure}_rates"] = [5.0, 4.0, 3.5]
+    kept = tables.spread(row)(result)
+    assert (kept.low, kept.high) == (3.5, 5.0), "of files that keep every repetition these count"
+    assert kept | ours == script("figure_runs").Span(3.5, 5.0), "of two runs all repetitions"
     assert tables.unrest(row)({**result, "noisy": [row.shape]}) == float("inf")
 
 
@@ -370,7 +421,8 @@ def test_int8_pages_are_compared_with_float16_ones() -> None:
         "theirs": 2.0,
         "ratio": 1.5,
     }
-    engines = {name: {"decode_spread": 1.0} for name in ("octavo int8 KV", "octavo", "octavo f16 KV")}
+    names = ("octavo int8 KV", "octavo", "octavo f16 KV")
+    engines = {name: {"decode": 1.0, "decode_spread": 1.0} for name in names}
     shapes = {"context-8k": {"engines": engines}}
     run = made("a", "1", 0.0, benchmark="peers", ratios=[ratio], shapes=shapes)
     assert run.values(wanted) is None

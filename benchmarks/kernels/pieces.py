@@ -57,9 +57,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from harness import report, usable_cores, write
 from steps import PAGE, Step, Work
 
-from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile_rate
+from octavo.bench.calibrate import CACHED_TOKENS, TILE_BYTES, tile
 from octavo.bench.driver import Drawn, Driver
-from octavo.bench.roofline import cost_of, layout_of
+from octavo.bench.roofline import apart, cost_of, layout_of
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
@@ -186,6 +186,11 @@ def reading_turn(needed: float, bandwidth: float, engine_s: float, reading_s: fl
     }
 
 
+def unrest(turns: Sequence[Mapping[str, float]]) -> float:
+    """The larger of how far the memory's rates, and how far an engine's steps, lie apart (roofline.apart)."""
+    return max(apart([each[name] for each in turns]) for name in ("bandwidth", "engine_us"))
+
+
 def medians(turns: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of each number that turns found."""
     return {name: statistics.median(each[name] for each in turns) for name in turns[0]}
@@ -261,7 +266,7 @@ class Pieces:
             return float(self._step.seconds([calls[0]] * len(calls), self._seconds))
         macs = sum(weight.shape[0] * weight.shape[1] for weight in weights)
         layout = layout_of([call.args["weight"] for call in calls])
-        return float(macs / tile_rate(backend, layout, self._seconds, 1))
+        return float(macs / tile(backend, layout, 1).rate(self._seconds))
 
 
 class Engine:
@@ -352,7 +357,7 @@ def measure(backend: CpuBackend, model: Any, options: argparse.Namespace, contex
     Engine(options, context).turns(take_turn)
     found = medians(turns) | fastest(ways)
     least = [asdict(piece) | {"least_s": piece.least(found["bandwidth"])} for piece in pieces.all]
-    return {**found, "bytes": moved, "pieces": least}
+    return {**found, "unrest": unrest(turns), "bytes": moved, "pieces": least}
 
 
 def lines(context: str, found: Mapping[str, Any]) -> list[str]:

@@ -36,14 +36,16 @@ NOISY = 1.10
 """Where Octavo's own runs of a shape differ by more the machine does other things: the table is marked."""
 
 
-def figures(timings: Sequence[Timing]) -> dict[str, float]:
-    """Medians in tok/s, and spreads (highest / lowest)."""
+def figures(timings: Sequence[Timing]) -> dict[str, Any]:
+    """Medians in tok/s, spreads (highest / lowest), and the rate of every repetition."""
     prompt, decode = [t.prompt_rate for t in timings], [t.decode_rate for t in timings]
     return {
         "prompt": round(statistics.median(prompt), 1),
         "prompt_spread": round(spread(prompt), 2),
         "decode": round(statistics.median(decode), 1),
         "decode_spread": round(spread(decode), 2),
+        "prompt_rates": [round(rate, 1) for rate in prompt],
+        "decode_rates": [round(rate, 1) for rate in decode],
     }
 
 

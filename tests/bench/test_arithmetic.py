@@ -108,7 +108,8 @@ def check_host_time(host_time: Any) -> None:
     assert host_time.per_step((0.4, 0.2), 4) == pytest.approx([100.0, 50.0])
     runs = [[90.0, 1.0, 1.0], [10.0, 6.0, 3.0], [10.0, 5.0, 2.0], [40.0, 6.5, 9.0]]
     assert host_time.breakdown(runs) == {
-        "step_ms": 10.0, "kernel_ms": 6.0, "drawing_ms": 3.0, "drawing_share": 0.3, "host_share": 0.1,
+        "step_ms": 10.0, "step_spread": 4.0, "kernel_ms": 6.0, "drawing_ms": 3.0, "drawing_share": 0.3,
+        "host_share": 0.1,
     }  # fmt: skip
 
 
@@ -122,7 +123,8 @@ def check_verifying(host_time: Any) -> None:
     except RuntimeError as error:
         raise AssertionError(error) from None
     assert found == {
-        "step_ms": 10.0, "kernel_ms": 8.0, "drawing_ms": 1.0, "drawing_share": 0.1, "host_share": 0.1,
+        "step_ms": 10.0, "step_spread": 1.0, "kernel_ms": 8.0, "drawing_ms": 1.0, "drawing_share": 0.1,
+        "host_share": 0.1,
         "steps": 3, "drafted": 5.0,
     }  # fmt: skip
     for some, other in (([plain], []), ([plain], [(1.0, 1.0)]), (steps, native[:1])):
@@ -339,7 +341,10 @@ def check_peers(peers: Any) -> None:
     timing = importlib.import_module("engines.base").Timing
     runs = [timing(100, 1.0, 10, 1.0), timing(100, 2.0, 10, 2.0), timing(100, 5.0, 10, 0.25)]
     slower, faster = peers.figures(runs), peers.figures(runs[:1])
-    assert slower == {"prompt": 50.0, "prompt_spread": 5.0, "decode": 10.0, "decode_spread": 8.0}
+    assert slower == {
+        "prompt": 50.0, "prompt_spread": 5.0, "prompt_rates": [100.0, 50.0, 20.0],
+        "decode": 10.0, "decode_spread": 8.0, "decode_rates": [10.0, 5.0, 40.0],
+    }  # fmt: skip
     engines = {
         "octavo: a": slower | {"prompt": 300.0}, "octavo: b": slower, "octavo int8 KV: a": slower,
         "llama.cpp: a": slower | {"decode": 4.0}, "llama.cpp: b": faster | {"decode": 8.0},

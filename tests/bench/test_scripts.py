@@ -221,7 +221,10 @@ def test_figures_are_medians() -> None:
     found = script("peers.__main__").figures(
         [timing(100, 1.0, 10, 1.0), timing(100, 2.0, 10, 2.0), timing(100, 4.0, 10, 0.5)]
     )
-    assert found == {"prompt": 50.0, "prompt_spread": 4.0, "decode": 10.0, "decode_spread": 4.0}
+    assert found == {
+        "prompt": 50.0, "prompt_spread": 4.0, "prompt_rates": [100.0, 50.0, 25.0],
+        "decode": 10.0, "decode_spread": 4.0, "decode_rates": [10.0, 5.0, 20.0],
+    }  # fmt: skip
 
 
 def test_slow_peers_sit_out_what_is_heavy() -> None:
