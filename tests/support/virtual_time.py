@@ -117,11 +117,19 @@ def event(body: object) -> bytes:
     return chunk(f"data: {json.dumps(body)}\n\n".encode())
 
 
-def completion(first: float, gaps: Sequence[float], usage: bool = True) -> list[Act]:
-    """A streamed completion: its first token after `first` seconds, the others after these gaps."""
+def completion(
+    first: float, gaps: Sequence[float], usage: bool = True, cached: int | None = None
+) -> list[Act]:
+    """A streamed completion: its first token after `first` seconds, the others after these gaps.
+
+    Args:
+        cached: of the prompt's 7 tokens, how many the usage has as cached; None: it does not say.
+    """
     token = event({"choices": [{"text": "x"}]})
     acts: list[Act] = [(0.0, HEAD), (first, token), *((gap, token) for gap in gaps)]
     if usage:
-        counts = {"completion_tokens": 1 + len(gaps), "prompt_tokens": 7}
+        counts: dict[str, Any] = {"completion_tokens": 1 + len(gaps), "prompt_tokens": 7}
+        if cached is not None:
+            counts["prompt_tokens_details"] = {"cached_tokens": cached}
         acts.append((0.0, event({"choices": [], "usage": counts})))
     return [*acts, (0.0, chunk(b"data: [DONE]\n\n")), (0.0, chunk(b""))]

@@ -29,6 +29,7 @@ class Live:
         self.heads: list[bytes] = []
         self.hold_from: int | None = None  # requests from this one on are not answered
         self.dies_from: int | None = None  # with this one it is gone
+        self.cached: int | None = None  # of each prompt's 7 tokens, as the usage has it
         self.held = threading.Event()
         self._ready = threading.Event()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()))
@@ -59,7 +60,9 @@ class Live:
             elif self.dies_from is not None and len(self.bodies) > self.dies_from:
                 self._server.close()
             else:
-                writer.write(b"".join(data for _, data in completion(0.0, [0.0] * 2) if data))
+                writer.write(
+                    b"".join(data for _, data in completion(0.0, [0.0] * 2, cached=self.cached) if data)
+                )
         with contextlib.suppress(ConnectionError):
             await writer.drain()
             writer.close()
@@ -107,6 +110,30 @@ def test_as_a_table(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     assert "milliseconds" in lines[-3]
     assert lines[-3].split()[1:] == ["mean", "p50", "p99.9"]
     assert [line.split("(")[1].split(")")[0] for line in lines[-2:]] == ["TTFT", "E2EL"]
+
+
+def test_what_came_from_the_servers_cache(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its share is printed, and a line says that the times are not those of new prompts, unless wanted so."""
+
+    def shown(*words: str) -> tuple[str, bool]:
+        assert main(["bench", "serve", live.url, *SMALL, *words]) == 0
+        out = capsys.readouterr().out
+        row = next(
+            line for line in out.splitlines() if line.startswith("tokens of prompts from the server's")
+        )
+        return row.split()[-1], "of the prompts' tokens came from the server's cache, as if asked" in out
+
+    assert shown() == ("-", False), "it does not say"
+    live.cached = 0
+    assert shown() == ("0.0%", False)
+    live.cached = 7
+    assert shown() == ("100.0%", True)
+    assert shown("--random-prefix-len", "50") == ("100.0%", False)
+    live.cached = 3
+    assert shown("--random-prefix-len", "1") == ("42.9%", True), "more than the 17 % that were to be shared"
+    assert main(["bench", "serve", live.url, *SMALL, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["total_cached_tokens"], found["cached_share"]) == (12, pytest.approx(3 / 7))
 
 
 def test_ctrl_c_keeps_what_was_measured(live: Live, capsys: pytest.CaptureFixture[str]) -> None:

@@ -24,16 +24,17 @@ from octavo.bench.serving.generator import LoadRecord, Pace, generate
 from octavo.bench.serving.peers import command_of, find, free_port, start
 from octavo.bench.wire import Wire
 from octavo.cli import main
-from octavo.cli._bench.compare import Starting, body_of, named_servers, started_kinds, table_of
+from octavo.cli._bench.compare import Starting, body_of, load_of, named_servers, started_kinds, table_of
+from octavo.cli._bench.serve import Asks, Server, Traffic
 from octavo.errors import InvalidRequestError, OctavoError
-from support.virtual_time import Act, Scripted, completion, run
+from support.virtual_time import HEAD, Act, Scripted, chunk, completion, run
 
 
 def load_on(script: Any, stop: asyncio.Event | None = None) -> Any:
     """A load of four requests on a scripted server."""
     server = Scripted(script)
 
-    async def load() -> Figures:
+    async def load(_number: int) -> Figures:
         client = Client(Wire("http://h:1", connect=server.connect), api_of("openai"), Asked("m"))
         calls = [LoadRequest(f"prompt {n}", 8) for n in range(4)]
         return figures(await generate(client, calls, Pace([0.0] * 4, 1), stop))
@@ -94,7 +95,7 @@ def test_a_server_that_is_not_there_is_listed() -> None:
     assert found.ratio(found.sides[1], "output_throughput") is None
     assert found.differ(found.sides[1], "output_throughput") is None
     lines = table_of(found, "t").text().splitlines()
-    assert lines[3].split() == ["dead", *["-"] * 6]
+    assert lines[3].split() == ["dead", *["-"] * 7]
     assert "dead was not measured: no HTTP answer" in lines
     body = body_of(found, {"a": "x", "dead": "y"})
     assert set(body["servers"][1]["medians"].values()) == {None}
@@ -297,3 +298,111 @@ def test_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
     assert all("no answer from 127.0.0.1:1" in each["not_measured"] for each in found["servers"])
     assert main(["bench", "compare", "a=ftp://x"]) == 2
     assert "no http:// address" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("server", "text"),
+    [
+        (
+            "nosuch:smollm2",
+            "'nosuch:smollm2' is no http:// address of a server, nor KIND:MODEL of one to start; "
+            "kinds: llama.cpp, llama-cpp-python, octavo, transformers, vllm",
+        ),
+        ("vllm:", "'vllm:' names no model: vllm:MODEL starts a server with one"),
+        ("vllm", "'vllm' names no model: vllm:MODEL starts a server with one"),
+        ("octavo:smollm2 --random-range-ratio 2", "--random-range-ratio is at least 0 and below 1"),
+        ("octavo:smollm2 --extra-body [", "--extra-body is not valid JSON"),
+    ],
+)
+def test_what_is_no_server_is_refused_before_one_is_started(
+    server: str, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "compare", *server.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("octavo: error: ")
+    assert err.count("\n") == 1, "nothing was started"
+    assert text in err
+
+
+def test_where_nothing_is_measured_no_noise_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "compare", "llama.cpp:smollm2", "--program", "llama.cpp=no-such-program"]
+    assert main(words) == 1
+    out = capsys.readouterr().out
+    assert "llama.cpp was not measured: no-such-program is not installed here" in out
+    assert out.endswith("nothing was measured\n")
+    assert "reference product" not in out
+    assert main([*words, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["noise"] is None
+
+
+class Caching:
+    """A server that remembers its prompts, and says which part of one it has seen before."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.server = Scripted(self.script)
+
+    def script(self, n: int, path: str, body: Any) -> Sequence[Act]:
+        if body is None:
+            return [(0.0, HEAD), (0.0, chunk(b'{"data": [{"id": "m"}]}')), (0.0, chunk(b""))]
+        prompt = json.dumps(body["prompt"])
+        cached = 7 if prompt in self.asked else 0
+        self.asked.append(prompt)
+        return completion(0.1, [0.1], cached=cached)
+
+
+def asks(server: Caching) -> Asks:
+    found = Asks(Server(), "http://h:1")
+    found.wire = Wire("http://h:1", connect=server.server.connect)
+    return found
+
+
+def in_rounds(rounds: int, seed: int, servers: Sequence[Caching], traffic: Traffic | None = None) -> Compared:
+    """What compare does with servers of this script."""
+
+    async def work() -> Compared:
+        given = traffic or Traffic(num_prompts=3, max_concurrency=1, seed=seed)
+        stop = asyncio.Event()
+        lengths = {"random_input_len": 7} if traffic is None else {}
+        loads = {str(n): load_of(asks(each), given, lengths, stop) for n, each in enumerate(servers)}
+        return await compare(loads, rounds, lambda: 1.0, stop)
+
+    return run(work())
+
+
+def test_every_round_has_prompts_of_its_own_and_all_servers_the_same() -> None:
+    servers = [Caching(), Caching()]
+    found = in_rounds(3, 0, servers)
+    for each in servers:
+        assert len(each.asked) == len(set(each.asked)) == 3 * 4, "one of four warms up"
+    assert servers[0].asked == servers[1].asked, "each round, though who begins it changes"
+    assert [side.cached_share for side in found.sides] == [0.0, 0.0]
+    assert "cache:" not in table_of(found, "t").text()
+    other = [Caching()]
+    in_rounds(3, 1, other)
+    assert not set(other[0].asked) & set(servers[0].asked), "nor has the next seed any of them"
+
+
+def test_what_came_from_a_cache_is_said(tmp_path: Path) -> None:
+    servers = [Caching()]
+    in_rounds(1, 5, servers)
+    found = in_rounds(2, 5, servers)  # typed again: the first round's are known
+    assert found.sides[0].cached_share == 0.5
+    text = table_of(found, "t").text()
+    assert "50% of the prompts' tokens came from 0's cache, as if asked before: another --seed" in text
+    assert text.splitlines()[2].split()[-2:] == ["50.0%", "1.00"]
+    assert "cache," not in table_of(found, "t", shared=0.45).text(), "so much was asked for"
+    body = body_of(found, {"0": "x"})["servers"][0]
+    assert (body["cached_share"], [each["cached_share"] for each in body["rounds"]]) == (0.5, [1.0, 0.0])
+    # A file has no other prompts for the next round: its cache is told of.
+    (tmp_path / "own.jsonl").write_text("".join(f'{{"prompt": "p{n}"}}\n' for n in range(4)))
+    own = Traffic(dataset_name="custom", dataset_path=tmp_path / "own.jsonl", num_prompts=3)
+    assert in_rounds(4, 0, [Caching()], own).sides[0].cached_share == 0.75
+
+
+def test_a_server_that_does_not_tell_of_its_cache() -> None:
+    found = run(compare({"a": load_on(answers(0.1, 0.1))}, 1, lambda: 1.0))
+    assert found.sides[0].cached_share is None
+    assert table_of(found, "t").text().splitlines()[2].split()[-2:] == ["-", "1.00"]
+    assert Side("a").cached_share is None

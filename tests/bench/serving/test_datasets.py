@@ -54,6 +54,28 @@ def test_beginnings_are_shared(ids: bool) -> None:
     assert sorted(heads.count(head) for head in set(heads)) == [4, 4, 4]
 
 
+def test_which_part_of_prompts_is_to_be_shared() -> None:
+    def part(name: str, **options: Any) -> float:
+        data = data_set(name)
+        return data.shared({option.name: option.default for option in data.options} | options)
+
+    assert part("random") == part("sharegpt") == part("custom") == 0.0
+    assert part("random", random_prefix_len=30, random_input_len=20, random_range_ratio=0.5) == 0.75
+    assert part("random", random_input_len=0) == part("random", random_prefix_len=0) == 0.0
+    assert part("prefix_repetition", prefix_repetition_prefix_len=30, prefix_repetition_suffix_len=10) == 0.75
+    assert part("trace") == 1.0, "as much as it says"
+
+
+def test_a_trace_shares_within_a_seed_and_not_beyond_it(tmp_path: Path) -> None:
+    row = {"timestamp": 0, "input_length": 600, "output_length": 1, "hash_ids": [3, 4]}
+    (tmp_path / "t.jsonl").write_text(f"{json.dumps(row)}\n" * 2)
+    one, two = (
+        [list(call.prompt) for call in asked("trace", 2, tmp_path / "t.jsonl", seed=seed)] for seed in (0, 1)
+    )
+    assert one[0] == one[1] != two[0] == two[1]
+    assert one[0][:16] != two[0][:16]
+
+
 def test_lines_of_ones_own(tmp_path: Path) -> None:
     rows = [
         {"prompt": "a"},

@@ -281,3 +281,35 @@ def test_a_prompt_that_the_api_has_not_is_refused_before_anything_is_sent() -> N
     with pytest.raises(InvalidRequestError, match="TGI takes texts"):
         run(main())
     assert server.seen == []
+
+
+@pytest.mark.parametrize("name", ["openai", "openai-chat"])
+@pytest.mark.parametrize(
+    ("details", "cached"),
+    [
+        ({"cached_tokens": 5}, 5),
+        ({"cached_tokens": 0}, 0),
+        ({"cached_tokens": None}, None),
+        ({"cached_tokens": -1}, None),
+        ({"cached_tokens": "5"}, None),
+        ({}, None),
+        (None, None),
+        ("5", None),
+    ],
+)
+def test_what_a_usage_says_of_the_cache(name: str, details: Any, cached: int | None) -> None:
+    usage = {"prompt_tokens": 7, "completion_tokens": 2, "prompt_tokens_details": details}
+    piece = api_of(name).read({"choices": [], "usage": usage})
+    assert (piece.prompt_tokens, piece.cached_tokens) == (7, cached)
+
+
+def test_the_cache_counts_where_every_answer_tells_of_it() -> None:
+    def found(*told: int | None) -> tuple[int | None, float | None]:
+        answer = [completion(0.1, [0.1], cached=cached) for cached in told]
+        figures = figures_of(put(lambda n, path, body: answer[n], [0.0, 1.0])[0])
+        return figures.cached_tokens, figures.cached_share
+
+    assert found(7, 0) == (7, 0.5)
+    assert found(0, 0) == (0, 0.0)
+    assert found(7, 9) == (14, 1.0), "no more than the prompt has"
+    assert found(7, None) == (None, None)

@@ -78,10 +78,9 @@ class Client:
                     raise RefusedError(piece.error)
                 if piece.has_text:
                     reply.arrivals.append(clock() - begin_s)
-                reply.tokens = reply.tokens if piece.tokens is None else piece.tokens
-                reply.prompt_tokens = (
-                    reply.prompt_tokens if piece.prompt_tokens is None else piece.prompt_tokens
-                )
+                for name in ("tokens", "prompt_tokens", "cached_tokens"):
+                    if (count := getattr(piece, name)) is not None:
+                        setattr(reply, name, count)
         if not ended:
             raise RefusedError("the stream ended early")
         reply.end_s = clock() - begin_s

@@ -4,6 +4,7 @@ round 1   probe  A  probe  B  probe  C
 round 2   probe  B  probe  C  probe  A      who begins changes, so nobody is always the warmed machine's
 ...
 
+Each round asks prompts of its own, the same of every server: none finds a former round's in its cache.
 Figures are medians of the rounds, with the highest over the lowest. A probe is the same small work each time,
 so its spread is the machine's alone.
 """
@@ -11,6 +12,7 @@ so its spread is the machine's alone.
 from __future__ import annotations
 
 import asyncio
+import random
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -18,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from octavo.bench.serving.figures import Figures
+from octavo.bench.serving.figures import Figures, cached_share
 from octavo.bench.workload import spread
 
 COMPARED = {
@@ -34,7 +36,8 @@ NOISY = 1.1
 PROBE_SIZE, PROBE_TIMES = 384, 20
 SETTLE_TIMES, SETTLE_S = 30, 0.1
 INTERRUPTED = "interrupted"
-Load = Callable[[], Awaitable[Figures]]
+Load = Callable[[int], Awaitable[Figures]]
+"""A round's number -> what came of the load that it puts on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,11 @@ class Side:
     rounds: list[Figures] = field(default_factory=list)
     not_measured: str | None = None
 
+    @property
+    def cached_share(self) -> float | None:
+        """Which part of all rounds' prompt tokens came from its cache; None: it does not say."""
+        return cached_share(self.rounds)
+
     def median(self, figure: str) -> Median | None:
         """Of a figure in COMPARED; None: no round has it."""
         found = [each.summary().get(figure) for each in self.rounds]
@@ -83,8 +91,9 @@ class Compared:
 
     @property
     def noise(self) -> float | None:
-        """Highest over lowest of the probes."""
-        return spread(self.probes) if self.probes else None
+        """Highest over lowest of the probes; None: there was no load for them to stand beside."""
+        measured = any(side.rounds for side in self.sides)
+        return spread(self.probes) if measured and self.probes else None
 
     def ratio(self, side: Side, figure: str) -> float | None:
         """A side's median over the first side's."""
@@ -128,7 +137,7 @@ async def compare(
                 continue
             begins(name, number)
             found.probes.append(probe())
-            figures = await loads[name]()
+            figures = await loads[name](number)
             if figures.completed and figures.cut is None:
                 side.rounds.append(figures)
             elif figures.cut is None:
@@ -136,6 +145,11 @@ async def compare(
             else:
                 found.cut = figures.cut
     return found
+
+
+def round_seed(seed: int, number: int) -> int:
+    """Of a round's prompts: one for each round of a --seed, and none that the next --seed has."""
+    return random.Random(f"round {number} of {seed}").getrandbits(32)
 
 
 async def settle(probe: Callable[[], float]) -> None:

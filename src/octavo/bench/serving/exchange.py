@@ -48,7 +48,7 @@ class Reply:
         due_s: when it should have been sent; sent_s: when it was.
         arrivals: when each piece of text came.
         tokens: of the answer, as the server counts them; None: it does not say.
-        prompt_tokens: the same of the prompt.
+        prompt_tokens: the same of the prompt. cached_tokens: of these, what came from the server's cache.
         end_s: when the answer was complete.
         error: why it failed.
     """
@@ -58,6 +58,7 @@ class Reply:
     arrivals: list[float] = field(default_factory=list)
     tokens: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     end_s: float | None = None
     error: str | None = None
 

@@ -51,6 +51,7 @@ class Figures:
 
     Attributes:
         completed, failed, unfinished, unsent: requests, by how they ended; together all of them.
+        cached_tokens: of input_tokens, those that the server says came from its cache; None: it does not say.
         counted: "usage" if the server counted all answers' tokens; "pieces" if for some of them the pieces of
             text that came had to do; None: there was no answer.
         goodput: answers a second that kept every limit of the SLO; None: no SLO was given.
@@ -66,6 +67,7 @@ class Figures:
     unfinished: int
     unsent: int
     input_tokens: int | None
+    cached_tokens: int | None
     output_tokens: int
     counted: str | None
     request_rate: float | None
@@ -80,6 +82,11 @@ class Figures:
     spreads: Mapping[str, Spread | None]
     errors: Mapping[str, int]
 
+    @property
+    def cached_share(self) -> float | None:
+        """Which part of the prompts' tokens came from the server's cache, 0..1."""
+        return cached_share([self])
+
     def summary(self) -> dict[str, object]:
         """For JSON, in vLLM's names."""
         found: dict[str, object] = {
@@ -90,6 +97,8 @@ class Figures:
             "unsent": self.unsent,
             "cut": self.cut,
             "total_input_tokens": self.input_tokens,
+            "total_cached_tokens": self.cached_tokens,
+            "cached_share": self.cached_share,
             "total_output_tokens": self.output_tokens,
             "tokens_counted_by": self.counted,
             "request_throughput": self.request_rate,
@@ -108,6 +117,15 @@ class Figures:
         return found | {"errors": dict(self.errors)}
 
 
+def cached_share(loads: Sequence[Figures]) -> float | None:
+    """Which part of all these loads' prompt tokens came from the server's cache; None: one does not say."""
+    told = [(each.cached_tokens, each.input_tokens) for each in loads]
+    pairs = [(cached, given) for cached, given in told if cached is not None and given]
+    if not pairs or len(pairs) < len(told):
+        return None
+    return sum(cached for cached, _ in pairs) / sum(given for _, given in pairs)
+
+
 def figures(
     recorded: LoadRecord,
     slo: Mapping[str, float] | None = None,
@@ -124,6 +142,7 @@ def figures(
     failed = [reply.error for reply in replies if reply.error is not None]
     unsent = sum(reply.sent_s is None and reply.error is None for reply in replies)
     inputs = [reply.prompt_tokens for reply in good if reply.prompt_tokens is not None]
+    cached = [min(r.cached_tokens, r.prompt_tokens or 0) for r in good if r.cached_tokens is not None]
     tokens = sum(reply.output_tokens for reply in good)
     counted = len(inputs) == len(good) and bool(good)
     seconds = recorded.seconds if good and recorded.seconds > 0 else math.nan
@@ -136,6 +155,7 @@ def figures(
         unfinished=len(replies) - len(good) - len(failed) - unsent,
         unsent=unsent,
         input_tokens=sum(inputs) if counted else None,
+        cached_tokens=sum(cached) if counted and len(cached) == len(good) else None,
         output_tokens=tokens,
         counted=("usage" if all(r.tokens is not None for r in good) else "pieces") if good else None,
         request_rate=_rate(len(good), seconds),

@@ -12,14 +12,28 @@ from octavo.bench.serving.generator import LoadRecord
 
 CURVE = 40
 """Points of a curve of percentiles."""
+CACHED = 0.1
+"""Which part of the prompts' tokens may come from a cache beyond what a data set shares: more is said."""
 
 
-def tables(found: Figures, metrics: Sequence[str]) -> list[Table]:
-    """What was done, and the times of the metrics."""
-    return [_totals(found), _times(found, metrics)]
+def tables(found: Figures, metrics: Sequence[str], shared: float = 0.0) -> list[Table]:
+    """What was done, and the times of the metrics.
+
+    Args:
+        shared: which part of the prompts' tokens is to come from a cache (DataSet.shared).
+    """
+    return [_totals(found, shared), _times(found, metrics)]
 
 
-def _totals(found: Figures) -> Table:
+def cache_note(share: float | None, shared: float, whose: str) -> list[str]:
+    """A line where more came from a cache than the data set shares: new prompts would have taken longer."""
+    if share is None or share <= shared + CACHED:
+        return []
+    asked = "another --seed makes other prompts of random and sharegpt; or turn the cache off"
+    return [f"{share:.0%} of the prompts' tokens came from {whose} cache, as if asked before: {asked}"]
+
+
+def _totals(found: Figures, shared: float) -> Table:
     tokens = number(float(found.output_tokens), 0) if found.completed else NONE
     rows = [
         ("requests answered", number(float(found.completed), 0)),
@@ -27,6 +41,7 @@ def _totals(found: Figures) -> Table:
         ("tokens of answers", tokens),
         ("tokens of answers a second", number(found.output_rate)),
         ("tokens of prompts", NONE if found.input_tokens is None else number(float(found.input_tokens), 0)),
+        ("tokens of prompts from the server's cache", shown_share(found.cached_share)),
         ("tokens a second, prompts too", number(found.total_rate)),
         ("most requests at once", number(float(found.most_at_once), 0)),
     ]
@@ -35,6 +50,7 @@ def _totals(found: Figures) -> Table:
     if found.goodput is not None:
         rows.append(("goodput, answers a second within limits", number(found.goodput, 2)))
     notes = [f"{count} x {error}" for error, count in found.errors.items()]
+    notes += cache_note(found.cached_share, shared, "the server's")
     if found.cut is not None:
         left = f"{found.unfinished} were being answered, {found.unsent} had not been sent"
         notes.insert(0, f"{found.cut}: {left}, and count for nothing")
@@ -44,6 +60,11 @@ def _totals(found: Figures) -> Table:
         notes.append(f"requests were sent up to {found.late_ms:.0f} ms late: this machine is too busy to ask")
     ended = f"{found.completed + found.failed} requests ended, {found.failed} of them failed"
     return Table(("in all", "figure"), tuple(rows), f"{found.seconds:.2f} s, {ended}", tuple(notes))
+
+
+def shown_share(share: float | None) -> str:
+    """A part as percent; what was not said is no figure."""
+    return NONE if share is None else f"{share:.1%}"
 
 
 def _times(found: Figures, metrics: Sequence[str]) -> Table:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from octavo.cli._bench import INTERRUPTED, Output, dataset_options, until_interrupted
-from octavo.cli._bench.serve import Asks, Server, Traffic, calls_for, measure, times_for
+from octavo.cli._bench.serve import Asks, Server, Traffic, calls_for, measure, shared_of, times_for
 from octavo.cli._flags import declared_flags, option_group
 from octavo.errors import InvalidRequestError, OctavoError
 
@@ -70,7 +70,8 @@ def command(
         raise InvalidRequestError("compare takes NAME=URL of each server, and no --base-url")
     named = named_servers(servers)
     kinds = started_kinds(named, starting)
-    sides = {name: Asks(server, url) for name, url in named.items() if name not in kinds}
+    sides = {name: asks_of(server, url) for name, url in named.items() if name not in kinds}
+    times_for(calls_for(Asks(server, "").api, traffic, lengths)[0], traffic)  # wrong ones are refused now
 
     def say(name: str, number: int) -> None:
         if not output.as_json:
@@ -78,7 +79,7 @@ def command(
 
     async def work(stop: asyncio.Event) -> Compared:
         async with AsyncExitStack() as running:
-            loads = {}
+            loads, begun = {}, False
             for name in named:
                 asks: Asks | OctavoError = sides[name] if name in sides else OctavoError("interrupted")
                 if name in kinds and not stop.is_set():
@@ -89,13 +90,15 @@ def command(
                     loads[name] = missing(asks)
                 else:
                     loads[name] = load_of(asks, traffic, lengths, stop)
-            if kinds and not stop.is_set():
+                    begun = begun or name in kinds
+            if begun and not stop.is_set():
                 await settle(reference_seconds)
             return await compare(loads, rounds, reference_seconds, stop, say)
 
     found = until_interrupted(work)
     title = f"{traffic.num_prompts} requests on each server, {rounds} rounds in turns"
-    output.show(title, [table_of(found, title)], charts_of(found), body_of(found, named))
+    table = table_of(found, title, shared_of(traffic, lengths))
+    output.show(title, [table], charts_of(found), body_of(found, named))
     if found.cut:
         return INTERRUPTED
     return 0 if any(side.rounds for side in found.sides) else 1
@@ -138,7 +141,7 @@ def started_kinds(named: Mapping[str, str], starting: Starting) -> dict[str, Sta
     """Those of the servers that are to be started, by their names.
 
     Raises:
-        InvalidRequestError: a flag speaks of a kind or a server that there is none of.
+        InvalidRequestError: a flag speaks of a kind or a server that is not there, or a kind lacks a model.
     """
     from octavo.bench.serving.peers import find, kind_of
 
@@ -150,11 +153,30 @@ def started_kinds(named: Mapping[str, str], starting: Starting) -> dict[str, Sta
     for name, target in named.items():
         kind, _, model = target.partition(":")
         if kind in find() and not model.startswith("//"):
+            if not model:
+                raise InvalidRequestError(f"{target!r} names no model: {kind}:MODEL starts a server with one")
             words = shlex.split(flags.get(name, ""))
             found[name] = Started(name, kind_of(kind), model, programs.get(kind), words)
     if unknown := sorted(set(flags) - set(found)):
         raise InvalidRequestError(f"--peer-flags speaks of {unknown[0]!r}, which is not started")
     return found
+
+
+def asks_of(server: Server, url: str) -> Asks:
+    """A server that runs.
+
+    Raises:
+        InvalidRequestError: it is no address, and no kind of server either; the message has the kinds.
+    """
+    from octavo.bench.serving.peers import find
+    from octavo.bench.wire import Wire
+
+    try:
+        Wire(url)
+    except InvalidRequestError as error:
+        kinds = ", ".join(find())
+        raise InvalidRequestError(f"{error}, nor KIND:MODEL of one to start; kinds: {kinds}") from None
+    return Asks(server, url)
 
 
 def pairs_of(texts: Sequence[str] | None, what: str) -> dict[str, str]:
@@ -197,22 +219,26 @@ def missing(why: OctavoError) -> Load:
     from octavo.bench.serving.figures import figures
     from octavo.bench.serving.generator import LoadRecord
 
-    async def load() -> Figures:
+    async def load(_number: int) -> Figures:
         return figures(LoadRecord([Reply(0.0, error=str(why))]))
 
     return load
 
 
 def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyncio.Event) -> Load:
-    """One round on one server; a server that does not answer fails in the round's figures."""
+    """One round on one server; a server that does not answer fails in the round's figures.
+
+    Prompts are the round's own: what an earlier one has asked may lie in the server's cache.
+    """
+    from octavo.bench.serving.compare import round_seed
     from octavo.bench.serving.exchange import Reply
     from octavo.bench.serving.figures import figures
     from octavo.bench.serving.generator import LoadRecord, Pace
 
-    calls, warm = calls_for(asks, traffic, lengths)
-    pace = Pace(times_for(calls, traffic), traffic.max_concurrency, traffic.timeout)
-
-    async def load() -> Figures:
+    async def load(number: int) -> Figures:
+        here = dataclasses.replace(traffic, seed=round_seed(traffic.seed, number))
+        calls, warm = calls_for(asks.api, here, lengths)
+        pace = Pace(times_for(calls, traffic), traffic.max_concurrency, traffic.timeout)
         try:
             recorded = await measure(asks, calls, warm, pace, (stop, lambda _done, _all: None))
         except InvalidRequestError:
@@ -224,10 +250,15 @@ def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyn
     return load
 
 
-def table_of(found: Compared, title: str) -> Table:
-    """A row for each server: medians, in brackets how far rounds lie apart, and the ratio to the first."""
+def table_of(found: Compared, title: str, shared: float = 0.0) -> Table:
+    """A row for each server: medians, in brackets how far rounds lie apart, and the ratio to the first.
+
+    Args:
+        shared: which part of the prompts' tokens is to come from a cache (DataSet.shared).
+    """
     from octavo.bench.report.table import NONE, Table, number
-    from octavo.bench.serving.compare import COMPARED, NOISY
+    from octavo.bench.serving.compare import COMPARED
+    from octavo.bench.serving.shown import cache_note, shown_share
 
     rows = []
     notes = []
@@ -237,19 +268,30 @@ def table_of(found: Compared, title: str) -> Table:
             median = side.median(figure)
             cells.append(NONE if median is None else f"{number(median.value)} ({median.spread:.2f})")
         ratio = found.ratio(side, "output_throughput")
-        cells.append(NONE if ratio is None else f"{ratio:.2f}")
+        cells += [shown_share(side.cached_share), NONE if ratio is None else f"{ratio:.2f}"]
         rows.append((side.name, *cells))
+        notes += cache_note(side.cached_share, shared, f"{side.name}'s")
         if side.not_measured is not None:
             notes.append(f"{side.name} was not measured: {side.not_measured}")
         elif side is not found.sides[0] and found.differ(side, "output_throughput") is False:
             notes.append(f"{side.name} and {found.sides[0].name} differ by no more than the rounds of one do")
-    headers = ("", *(name for name, _ in COMPARED.values()), "ratio")
-    if found.noise is not None:
-        verdict = "noisy: measure again" if found.noise > NOISY else "quiet"
-        notes.append(f"the same reference product took up to {found.noise:.2f} times as long: {verdict}")
+    headers = ("", *(name for name, _ in COMPARED.values()), "from cache", "ratio")
+    notes.append(noise_note(found.noise))
     if found.cut:
         notes.append(f"{found.cut}: there are fewer rounds than asked for")
     return Table(headers, tuple(rows), f"{title}; in brackets highest over lowest", tuple(notes))
+
+
+def noise_note(noise: float | None) -> str:
+    """What the probes say of the machine, servers and their caches apart."""
+    from octavo.bench.serving.compare import NOISY
+
+    if noise is None:
+        return "nothing was measured"
+    verdict = "noisy: measure again" if noise > NOISY else "quiet"
+    return (
+        f"a reference product, timed here before each load, took up to {noise:.2f} times as long: {verdict}"
+    )
 
 
 def charts_of(found: Compared) -> list[Bars]:
@@ -277,6 +319,7 @@ def body_of(found: Compared, named: Mapping[str, str]) -> dict[str, Any]:
                 "name": side.name,
                 "url": named[side.name],
                 "not_measured": side.not_measured,
+                "cached_share": side.cached_share,
                 "medians": {k: None if v is None else dataclasses.asdict(v) for k, v in medians.items()},
                 "ratios": {figure: found.ratio(side, figure) for figure in COMPARED},
                 "rounds": [each.summary() for each in side.rounds],

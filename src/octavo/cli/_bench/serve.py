@@ -17,6 +17,7 @@ from octavo.cli._progress import count_progress
 from octavo.errors import InvalidRequestError, OctavoError
 
 if TYPE_CHECKING:
+    from octavo.bench.serving.apis import Api
     from octavo.bench.serving.client import Client
     from octavo.bench.serving.exchange import LoadRequest
     from octavo.bench.serving.figures import Figures
@@ -159,13 +160,14 @@ def command(
     output = Output(output.as_json, [*(output.plot or []), *([saved] if wishes.save_result else [])])
     output.check()
     asks = Asks(server, url)
-    calls, warm = calls_for(asks, traffic, lengths)
+    calls, warm = calls_for(asks.api, traffic, lengths)
     pace = Pace(times_for(calls, traffic), traffic.max_concurrency, traffic.timeout)
     with count_progress("answered", output.as_json) as progress:
         recorded = until_interrupted(lambda stop: measure(asks, calls, warm, pace, (stop, progress)))
     found = figures(recorded, slo, percentiles, traffic.max_concurrency is not None)
     body = {"url": asks.url, "backend": server.asked_as, **facts_of(traffic), **found.summary()}
-    output.show(f"{asks.url}: {server.asked_as}", tables(found, metrics), charts(recorded), body)
+    shown = tables(found, metrics, shared_of(traffic, lengths))
+    output.show(f"{asks.url}: {server.asked_as}", shown, charts(recorded), body)
     return status_of(found)
 
 
@@ -234,7 +236,7 @@ def _object(text: str) -> dict[str, Any]:
 
 
 def calls_for(
-    asks: Asks, traffic: Traffic, lengths: Mapping[str, Any]
+    api: Api, traffic: Traffic, lengths: Mapping[str, Any]
 ) -> tuple[list[LoadRequest], list[LoadRequest]]:
     """What is asked, and what is asked before it to warm up, which is none of it where there is more.
 
@@ -244,11 +246,19 @@ def calls_for(
     from octavo.bench.serving.datasets import calls_of, data_set
 
     data, count, warm = data_set(traffic.dataset_name), traffic.num_prompts, traffic.num_warmups
-    ids = "openai" in asks.api.names
+    ids = "openai" in api.names
     wanted = wanted_of(data, lengths, count + warm, traffic.dataset_path, ids=ids, seed=traffic.seed)
     found = calls_of(data, wanted)
     extra = found[count:] or found[-1:]
     return found[:count], [extra[n % len(extra)] for n in range(warm)]
+
+
+def shared_of(traffic: Traffic, lengths: Mapping[str, Any]) -> float:
+    """Which part of the prompts' tokens the data set lets others begin with too (DataSet.shared)."""
+    from octavo.bench.serving.datasets import data_set
+
+    data = data_set(traffic.dataset_name)
+    return data.shared({option.name: lengths.get(option.name, option.default) for option in data.options})
 
 
 def times_for(calls: list[LoadRequest], traffic: Traffic) -> list[float]:

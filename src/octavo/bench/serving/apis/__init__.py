@@ -22,12 +22,14 @@ class Piece:
     Attributes:
         has_text: whether it brings something of the answer.
         tokens, prompt_tokens: of the whole answer and its prompt, where it says so.
+        cached_tokens: of the prompt, those that were not computed again; as far as it says so.
         error: what it says instead.
     """
 
     has_text: bool
     tokens: int | None = None
     prompt_tokens: int | None = None
+    cached_tokens: int | None = None
     error: str | None = None
 
 
@@ -78,3 +80,17 @@ def count_of(usage: object, name: str) -> int | None:
     """A number of tokens that a server has counted; None: there is none, or it is none."""
     value = usage.get(name) if isinstance(usage, Mapping) else None
     return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST else None
+
+
+def cached_of(usage: object) -> int | None:
+    """Tokens of a prompt that came from the server's cache, as OpenAI's usage has them; None: not said."""
+    return (
+        count_of(usage.get("prompt_tokens_details"), "cached_tokens") if isinstance(usage, Mapping) else None
+    )
+
+
+def piece_of(has_text: bool, event: Mapping[str, Any]) -> Piece:
+    """An event of one of OpenAI's streams, with the counts of its usage."""
+    usage = event.get("usage")
+    tokens, prompt_tokens = count_of(usage, "completion_tokens"), count_of(usage, "prompt_tokens")
+    return Piece(has_text, tokens, prompt_tokens, cached_of(usage), error_of(event))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.bench.serving.apis import Api, Piece, count_of, error_of
+from octavo.bench.serving.apis import Api, Piece, piece_of
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
@@ -30,13 +30,7 @@ def body(call: LoadRequest, asked: Asked) -> dict[str, Any]:
 def read(event: Mapping[str, Any]) -> Piece:
     """The text of the first choice, and the usage."""
     choices = event.get("choices") or [{}]
-    usage = event.get("usage")
-    return Piece(
-        bool(choices[0].get("text")),
-        count_of(usage, "completion_tokens"),
-        count_of(usage, "prompt_tokens"),
-        error_of(event),
-    )
+    return piece_of(bool(choices[0].get("text")), event)
 
 
 API = Api(("openai", "octavo", "vllm", "sglang", "llama.cpp"), "/v1/completions", body, read, b"[DONE]")

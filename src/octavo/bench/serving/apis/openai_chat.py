@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from octavo.bench.serving.apis import Api, Piece, count_of, error_of
+from octavo.bench.serving.apis import Api, Piece, piece_of
 from octavo.bench.serving.exchange import Asked, LoadRequest
 from octavo.errors import InvalidRequestError
 
@@ -35,13 +35,7 @@ def read(event: Mapping[str, Any]) -> Piece:
     """What the first choice's delta brings, and the usage."""
     choices = event.get("choices") or [{}]
     delta = choices[0].get("delta") or {}
-    usage = event.get("usage")
-    return Piece(
-        any(delta.get(name) for name in TEXTS),
-        count_of(usage, "completion_tokens"),
-        count_of(usage, "prompt_tokens"),
-        error_of(event),
-    )
+    return piece_of(any(delta.get(name) for name in TEXTS), event)
 
 
 API = Api(("openai-chat", "vllm-chat"), "/v1/chat/completions", body, read, b"[DONE]")

@@ -38,7 +38,7 @@ def read(event: Mapping[str, Any]) -> Piece:
         bool(token.get("text")),
         count_of(details, "generated_tokens"),
         count_of(details, "input_length"),
-        error_of(event),
+        error=error_of(event),
     )
 
 

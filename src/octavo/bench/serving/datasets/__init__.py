@@ -58,12 +58,14 @@ class DataSet:
     """Attributes:
     names: of --dataset-name; the first is its own.
     about: what it asks, for the help.
+    shared: options -> which part of the prompts' tokens others begin with too, at most, by intention.
     """
 
     names: tuple[str, ...]
     about: str
     options: tuple[DatasetOption, ...]
     calls: Callable[[WantedPrompts], list[LoadRequest]]
+    shared: Callable[[Mapping[str, Any]], float] = lambda _options: 0.0
 
 
 def find() -> list[DataSet]:

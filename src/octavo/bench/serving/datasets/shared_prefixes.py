@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 from octavo.bench.serving.exchange import LoadRequest
@@ -29,6 +31,12 @@ def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     return found
 
 
+def shared(options: Mapping[str, Any]) -> float:
+    """What a prompt's beginning is of it."""
+    head, tail = options["prefix_repetition_prefix_len"], options["prefix_repetition_suffix_len"]
+    return float(head / max(head + tail, 1))
+
+
 DATA = DataSet(
     ("prefix_repetition",),
     "random tokens after one of a few beginnings",
@@ -39,4 +47,5 @@ DATA = DataSet(
         DatasetOption("prefix_repetition_output_len", 128, "Tokens to ask for."),
     ),
     calls,
+    shared,
 )

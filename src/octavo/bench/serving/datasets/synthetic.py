@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Any
 
 from octavo.bench.serving.datasets import DataSet, DatasetOption, WantedPrompts
 from octavo.bench.serving.exchange import LoadRequest
@@ -26,6 +28,12 @@ def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     return found
 
 
+def shared(options: Mapping[str, Any]) -> float:
+    """What a prompt shares, of its shortest."""
+    own = options["random_input_len"] * (1 - options["random_range_ratio"])
+    return float(options["random_prefix_len"] / max(options["random_prefix_len"] + own, 1))
+
+
 DATA = DataSet(
     ("random",),
     "random tokens",
@@ -38,4 +46,5 @@ DATA = DataSet(
         DatasetOption("random_prefix_len", 0, "Tokens that all prompts begin with."),
     ),
     calls,
+    shared,
 )

@@ -20,19 +20,19 @@ def calls(wanted: WantedPrompts) -> list[LoadRequest]:
     for number, request in enumerate(read_trace(wanted.file())[: wanted.count]):
         prompt = min(request.prompt_tokens, most_in or request.prompt_tokens)
         output = min(request.output_tokens, most_out or request.output_tokens)
-        tokens = _tokens(request, prompt, f"{wanted.seed} {number}")
+        tokens = _tokens(request, prompt, wanted.seed, number)
         found.append(LoadRequest(prompt_of(tokens, wanted.ids), output, request.arrival_s))
     return found
 
 
-def _tokens(request: TraceRequest, length: int, own: str) -> list[int]:
-    """So many tokens; blocks of the same id are the same ones, whatever the seed."""
+def _tokens(request: TraceRequest, length: int, seed: int, number: int) -> list[int]:
+    """So many tokens; blocks of the same id are the same ones, of one seed."""
     found: list[int] = []
     for block in request.blocks:
         if len(found) < length:
-            found += tokens_of(random.Random(f"block {block}"), HASH_TOKENS)
+            found += tokens_of(random.Random(f"block {seed} {block}"), HASH_TOKENS)
     rest = max(length - len(found), 0)
-    return [*found[:length], *tokens_of(random.Random(f"trace {own}"), rest)]
+    return [*found[:length], *tokens_of(random.Random(f"trace {seed} {number}"), rest)]
 
 
 DATA = DataSet(
@@ -43,4 +43,5 @@ DATA = DataSet(
         DatasetOption("trace_output_max", 0, "Ask for so many tokens at most; 0: as they are."),
     ),
     calls,
+    lambda _options: 1.0,  # (as much as the trace says)
 )

@@ -71,7 +71,8 @@ def command_of(
     """
     place = installed(program or peer.program)
     if place is None:
-        raise OctavoError(f"{program or peer.program} is not installed here")
+        where = "" if program else f": --program {peer.name}=PATH says where it is"
+        raise OctavoError(f"{program or peer.program} is not installed here{where}")
     path = resolve(model)
     if path.suffix == ".gguf" and not peer.gguf:
         raise OctavoError(f"{peer.name} reads no GGUF file, which {model} is")
