@@ -56,7 +56,70 @@ def test_roofline(capsys: pytest.CaptureFixture[str]) -> None:
     assert [(row["work"], row["size"]) for row in found["lines"]] == [("prompt", 9), ("decode", 2)]
     lines = output(capsys, *words).splitlines()
     assert "GB/s read" in lines[0]
+    assert lines[3].startswith("share: ")
+    for column in ("share", "limit", "bandwidth", "GB/s"):
+        assert column in lines[3]
+        assert column in lines[4].split()
     assert lines[-1].split()[:2] == ["decode", "2"]
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("-c 10", "max_model_len must be at least 48 (batches decode 32 tokens after 16), not 10 (-c)"),
+        ("-c 100", "--prompt-tokens 512: max_model_len 100 leaves room for at most 99 (-c)"),
+        ("--backend reference", "the roofline needs the native kernels (--backend cpu)"),
+        ("--device cuda", "the roofline needs the native kernels (--backend cpu)"),
+        ("--batch-sizes 8 --max-num-seqs 4", "--batch-sizes 8: max_num_seqs 4 allows no more at once"),
+        ("--batch-sizes 4,65537", "--batch-sizes takes at most 65536 sequences, not 65537"),
+    ],
+)
+def test_a_roofline_without_room_is_refused_before_anything_is_loaded(
+    words: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.cli.bench.load", lambda *_: pytest.fail("it is loaded"))
+    assert main(["bench", "roofline", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"octavo: error: {text}")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ("--prompt-tokens 99999999", "--prompt-tokens 99999999: max_model_len 8192 leaves room for at most"),
+        ("--num-pages 8 -c 64 --prompt-tokens 9", "--batch-sizes 32: their prompts take 64 pages of KV"),
+    ],
+)
+def test_a_roofline_without_room_is_refused_before_anything_is_measured(
+    words: str, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("octavo.bench.calibrate.calibrate", lambda *_: pytest.fail("it is measured"))
+    assert main(["bench", "roofline", *words.split()]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"octavo: error: {text}")
+    assert err.count("\n") == 1, "nothing is announced"
+
+
+@pytest.mark.parametrize(
+    ("words", "flag"),
+    [
+        (["--batch-sizes", "1000000"], "--batch-sizes"),
+        (["sweep", "--batch-sizes", "1,1000000"], "--batch-sizes"),
+        (["latency", "--batch-size", "1000000"], "--batch-size"),
+    ],
+)
+def test_too_large_a_batch_is_refused_by_the_flag_that_was_typed(
+    words: list[str], flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", *words]) == 2
+    err = capsys.readouterr().err
+    assert flag in err
+    assert "65536" in err
+    assert "num-seqs" not in err
+    assert err.count("\n") == 1
 
 
 def test_a_roofline_that_is_interrupted(
@@ -90,7 +153,7 @@ def test_each_has_help_and_json(command: list[str], capsys: pytest.CaptureFixtur
         (["roofline", "--prompt-tokens", "0"], 2, "--prompt-tokens takes positive numbers"),
         (["roofline", "--contexts", "abc"], 2, "--contexts takes positive numbers"),
         (["no-such-model"], 2, "unknown model 'no-such-model'"),
-        (["roofline", "--backend", "reference", "--isa", "avx2"], 2, "isa 'avx2' needs the native kernels"),
+        (["roofline", "--backend", "reference", "--isa", "avx2"], 2, "needs the native kernels"),
         (["serve", "http://127.0.0.1:1"], 1, "no answer from 127.0.0.1:1"),
         (["--no-such-flag"], 2, "no such option: --no-such-flag"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
@@ -24,9 +25,9 @@ from octavo.bench.calibrate import (
     tile,
 )
 from octavo.bench.driver import Drawn, Driver, Run, StepTime, Watch
-from octavo.bench.roofline import Meter, ModelCost, attention_of, cost_of, layout_of
+from octavo.bench.roofline import Asked, Meter, ModelCost, attention_of, cost_of, layout_of
 from octavo.checkpoints.gguf import GGUFCheckpoint
-from octavo.errors import OctavoError, UnsupportedError
+from octavo.errors import InvalidRequestError, OctavoError, UnsupportedError
 from octavo.kernels.ops import (
     Activation,
     AttentionSpec,
@@ -275,6 +276,36 @@ def test_rates_are_measured_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     rates = Rates(Timed(16.0, list), Timed(32.0, list))
     for tile_rate, attention_rate in ((8.0, 8.0), (2.0, 2.0)):
         assert rates(MACHINE) == replace(MACHINE, tile_rate=tile_rate, attention_rate=attention_rate)
+
+
+@pytest.mark.parametrize(
+    ("prompts", "limit", "text"),
+    [
+        ([5], 20, None),
+        ([19], 20, None),
+        ([5], 19, r"max_model_len must be at least 20 \(batches decode 4 tokens after 16\), not 19"),
+        ([5, 20, 7], 20, "--prompt-tokens 20: max_model_len 20 leaves room for at most 19"),
+    ],
+)
+def test_what_is_too_long_is_refused_before_it_is_measured(
+    prompts: list[int], limit: int, text: str | None
+) -> None:
+    asked = Asked(prompts, [1], [10, 16, 17], 4)
+    with nullcontext() if text is None else pytest.raises(InvalidRequestError, match=text):
+        asked.check_length(limit)
+    assert asked.contexts_within(20) == [10, 16]
+
+
+def test_batches_that_never_are_at_once_are_refused_before_they_are_measured() -> None:
+    asked = Asked([5], [2, 4, 1], [], 4)
+    asked.check_batches(4)
+    asked.check_batches(4, num_pages=8, page_size=16)  # 17 tokens each
+    for given, text in (
+        ((3,), "--batch-sizes 4: max_num_seqs 3 allows no more at once"),
+        ((4, 7, 16), "--batch-sizes 4: their prompts take 8 pages of KV, and there are 7"),
+    ):
+        with pytest.raises(InvalidRequestError, match=text):
+            asked.check_batches(*given)
 
 
 def test_the_reference_has_no_roofline() -> None:

@@ -51,14 +51,22 @@ class Machine:
         return self.tile_rate / self.clock / self.threads
 
 
+def check_native(name: str) -> None:
+    """
+    Raises:
+        UnsupportedError: the backend of this name has no native kernels.
+    """
+    if name != "cpu":
+        raise UnsupportedError("the roofline needs the native kernels (--backend cpu)", "backend")
+
+
 def calibrate(backend: Backend, layout: Layout, seconds: float = 0.5) -> Machine:
     """Measure this machine with the kernels that a model of such weights runs on.
 
     Raises:
         UnsupportedError: the backend has no native kernels.
     """
-    if backend.name != "cpu":
-        raise UnsupportedError("the roofline needs the native kernels (--backend cpu)", "backend")
+    check_native(backend.name)
     from octavo.kernels.cpu import CpuBackend
     from octavo.kernels.cpu_calibrate import clock_rate, read_bandwidth
 

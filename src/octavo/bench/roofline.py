@@ -26,7 +26,7 @@ from octavo.bench.calibrate import Machine
 from octavo.bench.driver import Drawn, Driver, Run, Watch
 from octavo.bench.workload import random_prompts
 from octavo.checkpoints.base import Checkpoint
-from octavo.errors import OctavoError
+from octavo.errors import InvalidRequestError, OctavoError
 from octavo.kernels.ops import AttentionSpec, Backend, KVSpec, Limits, PackedWeight, Rows
 from octavo.kernels.program import Call, fuse, record
 from octavo.kernels.weight import Layout
@@ -270,6 +270,60 @@ def middle(turns: Sequence[Line]) -> Line:
     """The turn whose share is the middle one, and how far the bounds of all lie apart."""
     taken = sorted(turns, key=lambda turn: turn.share)[len(turns) // 2]
     return replace(taken, bound_spread=apart([turn.bound_rate for turn in turns]))
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What is to be measured, to be checked before anything is.
+
+    Attributes:
+        prompts: lengths. batches: sequences that decode at once. contexts: tokens that one decodes after.
+        new_tokens: that are decoded in a run.
+    """
+
+    prompts: Sequence[int]
+    batches: Sequence[int]
+    contexts: Sequence[int]
+    new_tokens: int
+
+    def check_length(self, max_model_len: int) -> None:
+        """
+        Raises:
+            InvalidRequestError: a sequence may not be as long as a prompt, or as a batch's are.
+        """
+        least, longest = DECODE_PROMPT + self.new_tokens, max(self.prompts)
+        if max_model_len < least:
+            why = f"batches decode {self.new_tokens} tokens after {DECODE_PROMPT}"
+            raise InvalidRequestError(
+                f"max_model_len must be at least {least} ({why}), not {max_model_len}", "max_model_len"
+            )
+        if longest >= max_model_len:
+            raise InvalidRequestError(
+                f"--prompt-tokens {longest}: max_model_len {max_model_len} leaves room for at most "
+                f"{max_model_len - 1}",
+                "max_model_len",
+            )
+
+    def check_batches(self, max_num_seqs: int, num_pages: int | None = None, page_size: int = 1) -> None:
+        """
+        Args:
+            num_pages: of the KV cache; None: nobody knows yet.
+
+        Raises:
+            InvalidRequestError: a batch's sequences are never computed at once.
+        """
+        most = max(self.batches)
+        if most > max_num_seqs:
+            said = f"--batch-sizes {most}: max_num_seqs {max_num_seqs} allows no more at once"
+            raise InvalidRequestError(said, "max_num_seqs")
+        needed = most * -(-(DECODE_PROMPT + 1) // page_size)
+        if num_pages is not None and needed > num_pages:
+            said = f"--batch-sizes {most}: their prompts take {needed} pages of KV, and there are {num_pages}"
+            raise InvalidRequestError(said, "num_pages")
+
+    def contexts_within(self, max_model_len: int) -> list[int]:
+        """Those that leave room for what is decoded."""
+        return [each for each in self.contexts if each <= max_model_len - self.new_tokens]
 
 
 @dataclass(frozen=True, slots=True)

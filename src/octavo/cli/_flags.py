@@ -34,7 +34,8 @@ ENGINE_HELP = {
     "tensor_parallel_size": "GPUs that share the model; only 1 is supported yet.",
     "speculative_config": 'Draft tokens, and verify them, such as {"method": "ngram"}: the same answers.',
     "trust_remote_code": "Accepted without effect: Octavo never runs code of a repository.",
-    "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory.",
+    "max_model_len": "Most tokens of a sequence, prompt and answer together; less needs less memory. 0: the "
+    "model's own, which is the most.",
     "max_num_seqs": "Most sequences that are computed at once; others wait.",
     "max_num_batched_tokens": "Most tokens that one step computes; longer prompts take several steps.",
     "page_size": "Tokens whose keys and values one page holds.",

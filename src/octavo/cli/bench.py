@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from octavo.cli._bench import INTERRUPTED, find, numbers
+from octavo.cli._bench import INTERRUPTED, batches, find, numbers
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags
 from octavo.cli._load import fetch
 from octavo.cli._progress import saying
 
 if TYPE_CHECKING:
+    from octavo.assembly.loading import Loaded
     from octavo.bench.calibrate import Machine
     from octavo.bench.driver import Driver
-    from octavo.bench.roofline import Line, ModelCost
+    from octavo.bench.roofline import Asked, Line, ModelCost
     from octavo.bench.speculate import Speculated
     from octavo.config.speculation import Speculative
 
@@ -31,6 +32,10 @@ JSON_FLAG = typer.Option(False, "--json", help="Print one JSON object.")
 ROOFLINE_TOKENS = 32
 """New tokens of a roofline's runs."""
 ROOFLINE_CONTEXTS = "2048,8000"
+ROOFLINE_LEGEND = (
+    "share: tok/s of the bound; limit: what sets the bound; bandwidth: what must be read a second, of the "
+    "GB/s that reading alone gets"
+)
 PROMPTS = typer.Option(
     None, "--prompts", help="JSON lines, each with a prompt, messages or turns; three examples by default."
 )
@@ -70,7 +75,7 @@ def inference(
     """Measure load time, prefill, decoding at several batch sizes, time to first token and memory."""
     from octavo.bench.sweep import sweep
 
-    sizes = numbers(batch_sizes, "--batch-sizes")
+    sizes = batches(batch_sizes)
     driver = load(engine, max(sizes), as_json)
     begins = _progress(num_runs + 1)
     result = sweep(driver, prompt_tokens, max_tokens, sizes, num_runs, begins)
@@ -118,19 +123,21 @@ def roofline(
     num_runs: int = typer.Option(3, "--num-runs", help="Repetitions; medians are printed.", min=1),
     as_json: bool = JSON_FLAG,
 ) -> int:
-    """Compare measured speed with what this machine's memory and arithmetic allow."""
+    """Compare measured speed with what this machine's memory and arithmetic allow: 3 minutes on two cores."""
     from octavo.assembly.memory import page_specs
     from octavo.bench.calibrate import bandwidth_of, calibrate, rates_of_prompts, rates_of_rows
-    from octavo.bench.roofline import Meter, attention_of, cost_of
+    from octavo.bench.roofline import Asked, Meter, attention_of, cost_of
     from octavo.checkpoints import open_checkpoint
     from octavo.kernels.weight import Layout
 
-    sizes, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(prompt_tokens, "--prompt-tokens")
+    sizes, lengths = batches(batch_sizes), numbers(prompt_tokens, "--prompt-tokens")
     wished = numbers(contexts, "--contexts") if contexts else []
+    asked = Asked(lengths, sizes, wished, ROOFLINE_TOKENS)
+    check_typed(engine, asked)
     driver = load(engine, max(sizes), as_json)
     loaded = driver.loaded
-    room = loaded.config.max_model_len - ROOFLINE_TOKENS
-    long = [each for each in wished if each <= room]
+    check_loaded(loaded, asked)
+    long = asked.contexts_within(loaded.config.max_model_len)
     if contexts != ROOFLINE_CONTEXTS and (left_out := sorted(set(wished) - set(long))):
         print(f"--contexts: no room for {', '.join(map(str, left_out))}, left out", file=sys.stderr)
     checkpoint = open_checkpoint(loaded.path)
@@ -165,6 +172,37 @@ def roofline(
     return INTERRUPTED if cut else 0
 
 
+def check_typed(engine: EngineChoice, asked: Asked) -> None:
+    """What the flags alone say against a roofline, before the model is loaded.
+
+    Raises:
+        InvalidRequestError: they leave no room for what is asked, or name no native kernels.
+    """
+    from octavo.bench.calibrate import check_native
+
+    given = engine.options
+    if given.get("device", "").startswith("cuda") or given.get("backend", "auto") != "auto":
+        check_native(given.get("backend", "cuda"))
+    if "max_model_len" in given:
+        asked.check_length(given["max_model_len"])
+    if "max_num_seqs" in given:
+        asked.check_batches(given["max_num_seqs"])
+
+
+def check_loaded(loaded: Loaded, asked: Asked) -> None:
+    """The same of the engine as it is, before anything is measured.
+
+    Raises:
+        InvalidRequestError: it has no room for what is asked, or no native kernels.
+    """
+    from octavo.bench.calibrate import check_native
+
+    config = loaded.config
+    check_native(loaded.backend.name)
+    asked.check_length(config.max_model_len)
+    asked.check_batches(config.max_num_seqs, config.num_pages, config.page_size)
+
+
 def print_roofline(model: str, machine: Machine, work: ModelCost, lines: Sequence[Line]) -> None:
     print(
         f"{machine.isa}, {machine.threads} threads at {machine.clock / 1e9:.2f} GHz: "
@@ -176,6 +214,7 @@ def print_roofline(model: str, machine: Machine, work: ModelCost, lines: Sequenc
         f"{(work.linear_macs + work.head_macs) / 1e6:.0f} M MACs a token, {work.kv_bytes} bytes of KV a "
         f"token; memory and compute meet at batch {work.ridge(machine):.1f}\n"
     )
+    print(ROOFLINE_LEGEND)
     print(line("work", "size", "context", "tok/s", "bound", "share", "limit", "bandwidth", "GB/s"))
     for row in lines:
         rates = (f"{row.rate:.1f}", f"{row.bound_rate:.1f}", f"{row.share:.0%}")

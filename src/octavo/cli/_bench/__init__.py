@@ -19,6 +19,7 @@ import typer
 
 from octavo.cli._flags import EngineChoice
 from octavo.cli._progress import saying
+from octavo.config.user import MAX_NUM_SEQS
 from octavo.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -181,8 +182,24 @@ def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
+def batches(text: str, flag: str = "--batch-sizes") -> list[int]:
+    """Numbers of sequences at once.
+
+    Raises:
+        InvalidRequestError: one is none, or more than an engine computes at once.
+    """
+    found = numbers(text, flag)
+    if max(found) > MAX_NUM_SEQS:
+        raise InvalidRequestError(f"{flag} takes at most {MAX_NUM_SEQS} sequences, not {max(found)}")
+    return found
+
+
 def numbers(text: str, flag: str) -> list[int]:
-    """1,8,32 as numbers."""
+    """1,8,32 as numbers.
+
+    Raises:
+        InvalidRequestError: one is no number above 0.
+    """
     try:
         values = [int(word) for word in text.split(",")]
     except ValueError:

@@ -10,6 +10,7 @@ import typer
 from octavo.cli._bench import INTERRUPTED, Output, driver_of, milliseconds
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 from octavo.cli._progress import count_progress, saying
+from octavo.config.user import MAX_NUM_SEQS
 
 if TYPE_CHECKING:
     from octavo.bench.offline import Latency
@@ -22,7 +23,7 @@ NAME = "latency"
 def command(
     engine: EngineChoice,
     output: Output,
-    batch_size: int = typer.Option(8, "--batch-size", help="Prompts at once.", min=1),
+    batch_size: int = typer.Option(8, "--batch-size", help="Prompts at once.", min=1, max=MAX_NUM_SEQS),
     input_len: int = typer.Option(32, "--input-len", help="Tokens of a prompt.", min=1),
     output_len: int = typer.Option(128, "--output-len", help="Tokens of an answer.", min=1),
     warmups: int = typer.Option(10, "--num-iters-warmup", help="Runs that count for nothing.", min=0),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from octavo.cli._bench import INTERRUPTED, Output, driver_of, numbers
+from octavo.cli._bench import INTERRUPTED, Output, batches, driver_of, numbers
 from octavo.cli._flags import NO_MATTER, EngineChoice, engine_flags, option_group
 
 if TYPE_CHECKING:
@@ -33,14 +33,14 @@ def command(
     from octavo.bench.grid import sweep_grid
 
     output.check()
-    batches, lengths = numbers(batch_sizes, "--batch-sizes"), numbers(contexts, "--contexts")
-    driver = driver_of(engine, max(batches), output.as_json)
+    sizes, lengths = batches(batch_sizes), numbers(contexts, "--contexts")
+    driver = driver_of(engine, max(sizes), output.as_json)
 
     def begins(batch: int, context: int) -> None:
         if not output.as_json:
             print(f"batch {batch} after {context} tokens ...", file=sys.stderr, flush=True)
 
-    found = sweep_grid(driver, batches, lengths, output_len, num_runs, begins)
+    found = sweep_grid(driver, sizes, lengths, output_len, num_runs, begins)
     title = f"{engine.model}: decoding by batch and context"
     charts = [throughput_latency(found), throughput_batch(found)]
     output.show(title, [tables(found, title)], charts, {"model": engine.model, **dataclasses.asdict(found)})
