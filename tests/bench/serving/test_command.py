@@ -136,6 +136,17 @@ def test_what_came_from_the_servers_cache(live: Live, capsys: pytest.CaptureFixt
     assert (found["total_cached_tokens"], found["cached_share"]) == (12, pytest.approx(3 / 7))
 
 
+def test_a_server_under_two_names_is_asked_nothing_twice(
+    live: Live, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["bench", "compare", f"a={live.url}", f"b={live.url}/v1", "--rounds", "2", "--json"]
+    assert main([*words, "--num-prompts", "3", "--random-input-len", "9"]) == 0
+    prompts = [tuple(body["prompt"]) for body in live.bodies]
+    assert len(prompts) == len(set(prompts)) == 2 * 2 * 4
+    servers = json.loads(capsys.readouterr().out)["servers"]
+    assert [len(each["rounds"]) for each in servers] == [2, 2]
+
+
 def test_ctrl_c_keeps_what_was_measured(live: Live, capsys: pytest.CaptureFixture[str]) -> None:
     live.hold_from = 3
 

@@ -147,9 +147,13 @@ async def compare(
     return found
 
 
-def round_seed(seed: int, number: int) -> int:
-    """Of a round's prompts: one for each round of a --seed, and none that the next --seed has."""
-    return random.Random(f"round {number} of {seed}").getrandbits(32)
+def round_seed(seed: int, number: int, again: int = 0) -> int:
+    """Of a round's prompts: one for each round of a --seed, and none that the next --seed has.
+
+    Args:
+        again: how often the same server stands before under other names: its cache would know their prompts.
+    """
+    return random.Random(f"round {number} of {seed}, again {again}").getrandbits(32)
 
 
 async def settle(probe: Callable[[], float]) -> None:

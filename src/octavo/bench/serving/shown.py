@@ -29,7 +29,7 @@ def cache_note(share: float | None, shared: float, whose: str) -> list[str]:
     """A line where more came from a cache than the data set shares: new prompts would have taken longer."""
     if share is None or share <= shared + CACHED:
         return []
-    asked = "another --seed makes other prompts of random and sharegpt; or turn the cache off"
+    asked = "another --seed makes other prompts (not of custom), or turn the cache off"
     return [f"{share:.0%} of the prompts' tokens came from {whose} cache, as if asked before: {asked}"]
 
 

@@ -80,6 +80,7 @@ def command(
     async def work(stop: asyncio.Event) -> Compared:
         async with AsyncExitStack() as running:
             loads, begun = {}, False
+            asked: list[str] = []
             for name in named:
                 asks: Asks | OctavoError = sides[name] if name in sides else OctavoError("interrupted")
                 if name in kinds and not stop.is_set():
@@ -89,7 +90,9 @@ def command(
                 if isinstance(asks, OctavoError):
                     loads[name] = missing(asks)
                 else:
-                    loads[name] = load_of(asks, traffic, lengths, stop)
+                    asked.append(asks.url.rstrip("/").removesuffix("/v1"))
+                    again = asked.count(asked[-1]) - 1
+                    loads[name] = load_of(asks, traffic, lengths, stop, again)
                     begun = begun or name in kinds
             if begun and not stop.is_set():
                 await settle(reference_seconds)
@@ -225,10 +228,15 @@ def missing(why: OctavoError) -> Load:
     return load
 
 
-def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyncio.Event) -> Load:
+def load_of(
+    asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyncio.Event, again: int = 0
+) -> Load:
     """One round on one server; a server that does not answer fails in the round's figures.
 
     Prompts are the round's own: what an earlier one has asked may lie in the server's cache.
+
+    Args:
+        again: how often the same server stands before, under other names.
     """
     from octavo.bench.serving.compare import round_seed
     from octavo.bench.serving.exchange import Reply
@@ -236,7 +244,7 @@ def load_of(asks: Asks, traffic: Traffic, lengths: Mapping[str, Any], stop: asyn
     from octavo.bench.serving.generator import LoadRecord, Pace
 
     async def load(number: int) -> Figures:
-        here = dataclasses.replace(traffic, seed=round_seed(traffic.seed, number))
+        here = dataclasses.replace(traffic, seed=round_seed(traffic.seed, number, again))
         calls, warm = calls_for(asks.api, here, lengths)
         pace = Pace(times_for(calls, traffic), traffic.max_concurrency, traffic.timeout)
         try:
