@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import operator
 import statistics
 import string
@@ -12,6 +11,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
+
+from result_files import load, naming
 
 Result = Mapping[str, Any]
 At = str | Callable[[Result], Any]
@@ -122,6 +123,10 @@ class Run:
     @cached_property
     def kind(self) -> str:
         """The machine, and the instructions that Octavo used: runs of the same kind are compared."""
+        with naming(self.path):
+            return self._kind()
+
+    def _kind(self) -> str:
         if gpu := self.result.get("gpu"):
             versions = f"torch {self.result['torch']}, Triton {self.result['triton']}"
             return f"{gpu['name']}, CUDA {gpu['cuda']}, {versions}"
@@ -148,6 +153,10 @@ class Run:
 
     def values(self, row: Row) -> list[Any] | None:
         """A row's values, None without one of them. A quick run has no figures."""
+        with naming(self.path):
+            return self._values(row)
+
+    def _values(self, row: Row) -> list[Any] | None:
         if self.benchmark != row.benchmark or value_at(self.result, "settings/quick"):
             return None
         for at, allowed in row.only.items():
@@ -168,8 +177,12 @@ class Run:
 
 
 def read(folder: Path) -> list[Run]:
-    """All result files, oldest first."""
-    runs = [Run(path, json.loads(path.read_text("utf-8"))) for path in sorted(folder.glob("*.json"))]
+    """All result files, oldest first.
+
+    Raises:
+        ResultError: one of them is no result.
+    """
+    runs = [Run(path, load(path)) for path in sorted(folder.glob("*.json"))]
     return sorted(runs, key=lambda run: (run.date, run.path.name))
 
 

@@ -32,6 +32,7 @@ from pathlib import Path
 
 from figure_runs import History, Row, Run, Table, chosen, medians, read, shown, value_at
 from figure_tables import SPEED, TABLES
+from result_files import ResultError, at_odds, naming
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = ("docs/status.md", "README.md")
@@ -111,7 +112,8 @@ def render(table: Table, runs: Sequence[Run], history: History) -> str:
         lines, lacking = [], []
         for row in table.rows:
             if having := chosen(row, runs, kind):
-                lines.append(rendered(row, having, history))
+                with naming(*(run.path for run in having)):
+                    lines.append(rendered(row, having, history))
                 found.add(row.label)
             else:
                 lacking.append(row.label + reason(row, runs, kind))
@@ -156,8 +158,11 @@ def wrapped(text: str) -> str:
 
 def reason(row: Row, runs: Sequence[Run], kind: str) -> str:
     """What the latest run says of a figure that it does not have."""
-    said = [value_at(run.result, row.why) for run in runs if row.why and run.kind == kind]
-    reasons = [each for each in said if each]
+    reasons = []
+    for run in runs:
+        if row.why and run.kind == kind:
+            with naming(run.path):
+                reasons += [said] if (said := value_at(run.result, row.why)) else []
     return f" ({reasons[-1]})" if reasons else ""
 
 
@@ -168,7 +173,10 @@ def kinds(runs: Sequence[Run]) -> list[str]:
     """
     every = dict.fromkeys(run.kind for run in runs)
     having = {kind: found for kind in every if (found := chosen(SPEED, runs, kind))}
-    speeds = {kind: float(medians(SPEED, found)[0]) for kind, found in having.items()}
+    speeds = {}
+    for kind, found in having.items():
+        with naming(*(run.path for run in found)):
+            speeds[kind] = float(medians(SPEED, found)[0])
 
     def speed(kind: str) -> float:
         machine = kind.rpartition(", ")[0]
@@ -271,7 +279,8 @@ def files_named(root: Path) -> Iterator[str]:
 def check(root: Path, write: bool = False) -> list[str]:
     """What is wrong with the pages of a checkout; with write they are rendered first."""
     folder, history = root / "benchmarks" / "results", History(root)
-    runs, wrong, asked = read(folder), list[str](), set[str]()
+    runs, asked = read(folder), set[str]()
+    wrong = [problem for run in runs for problem in at_odds(run.path, run.result)]
     if not history.complete:
         print("figures: no whole history here: commits are not looked up", file=sys.stderr)
     for name in PAGES:
@@ -297,7 +306,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--check", action="store_true", help="say what differs (the default)")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     options = parser.parse_args(arguments)
-    wrong = check(options.root, options.write)
+    try:
+        wrong = check(options.root, options.write)
+    except ResultError as error:
+        print(f"figures: {error}", file=sys.stderr)
+        return 2
     print("\n".join(wrong), end="\n" * bool(wrong))
     return int(bool(wrong))
 

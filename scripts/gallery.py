@@ -21,6 +21,7 @@ from pathlib import Path
 from figure_runs import Result, Run, read
 from figure_tables import group
 from figures import kinds
+from result_files import ResultError, naming
 
 from octavo.bench.grid import Cell, Curve, Grid
 from octavo.bench.report.chart import Bars, Chart, Lines, Series
@@ -188,8 +189,11 @@ def newest(plot: Plot, runs: Sequence[Run]) -> tuple[Run, list[Chart]] | None:
     """The latest result that has all of a plot, perhaps of the slowest machine, and its charts."""
     found: dict[str, tuple[Run, list[Chart]]] = {}
     for run in reversed(runs):
-        if run.benchmark == plot.benchmark and run.kind not in found and (charts := plot.draw(run.result)):
-            found[run.kind] = run, charts
+        if run.benchmark != plot.benchmark or run.kind in found:
+            continue
+        with naming(run.path):
+            if charts := plot.draw(run.result):
+                found[run.kind] = run, charts
     order = kinds(runs) if plot.slowest else list(found)
     return next((found[kind] for kind in order if kind in found), None)
 
@@ -216,7 +220,8 @@ def drawn(runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
     for name, plot in PLOTS.items():
         if (taken := newest(plot, runs)) is not None:
             run, charts = taken
-            found[name] = (svg(charts, plot.title), origin(plot, run))
+            with naming(run.path):
+                found[name] = (svg(charts, plot.title), origin(plot, run))
     return found
 
 
@@ -278,7 +283,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--write", action="store_true", help="draw the plots and write the pages")
     parser.add_argument("--root", type=Path, default=ROOT, help="another checkout")
     options = parser.parse_args(arguments)
-    wrong = check(options.root, options.write)
+    try:
+        wrong = check(options.root, options.write)
+    except ResultError as error:
+        print(f"gallery: {error}", file=sys.stderr)
+        return 2
     print("\n".join(wrong), end="\n" * bool(wrong))
     return int(bool(wrong))
 

@@ -90,8 +90,74 @@ def test_a_file_with_another_figure(copy: Path) -> None:
         row["ratio"] = row["ratio"] and row["ratio"] + 0.01
     path.write_text(json.dumps(result), encoding="utf-8")
     problems = wrong(copy)
-    assert problems
-    assert all(f"{PAGE}:" in problem for problem in problems)
+    assert any(f"{PAGE}:" in problem for problem in problems)
+    assert all(problem.startswith((f"{PAGE}:", f"{path.name}: ")) for problem in problems)
+
+
+def test_a_ratio_that_is_not_that_of_its_sides(copy: Path) -> None:
+    """Files that no page shows count too."""
+    paths = sorted((copy / "benchmarks" / "results").glob("peers-*.json"))
+    result = json.loads(paths[0].read_text(encoding="utf-8"))
+    row = next(row for row in result["ratios"] if row["ratio"])
+    row["ratio"] = round(row["ratio"] + 0.01, 2)
+    row["reached"] = not row["ratio"] >= row["least"]
+    row["with"] += "?"
+    paths[0].write_text(json.dumps(result), encoding="utf-8")
+    named = [problem for problem in wrong(copy) if problem.startswith(f"{paths[0].name}: {row['row']}: ")]
+    assert len(named) == 3
+    assert f"no shape has {row['ours']} of {row['with']}" in named[0]
+    assert f"the ratio is {row['ratio']}, {row['ours']} over {row['theirs']} are" in named[1]
+    assert f"reached is {row['reached']}" in named[2]
+
+
+BROKEN: dict[str, tuple[bytes, str]] = {
+    "empty": (b"", "is no JSON"),
+    "cut short": (b'{"date": "2026-1', "is no JSON"),
+    "binary": (b"\x89PNG\xff\x00", "is no JSON"),
+    "NaN": (b'{"date": "2026-12-01", "a": NaN}', "NaN is no number"),
+    "a list": (b"[]", "it holds [], not an object"),
+    "no date": (b"{}", '"date" is None, not text'),
+    "a number as date": (b'{"date": 3}', '"date" is 3, not text'),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("reader", ["figures", "gallery"])
+def test_a_broken_result_file_is_named(
+    copy: Path, reader: str, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    content, text = BROKEN[name]
+    path = copy / "benchmarks" / "results" / "broken.json"
+    path.write_bytes(content)
+    assert script(reader).main(["--root", str(copy)]) == 2
+    (line,) = capsys.readouterr().err.replace("figures: no whole history here: commits are not looked up\n",
+                                              "").splitlines()  # fmt: skip
+    assert line.startswith(f"{reader}: {path} ")
+    assert text in line
+
+
+@pytest.mark.parametrize(
+    ("reader", "key", "value"),
+    [
+        ("figures", "ratios", 3),
+        ("figures", "ratios", [3]),
+        ("figures", "machine", "some"),
+        ("figures", "engines", [1]),
+        ("figures", "shapes", 3),
+        ("gallery", "shapes", 3),
+        ("gallery", "machine", "some"),
+    ],
+)
+def test_a_value_of_another_kind_names_its_file(
+    copy: Path, reader: str, key: str, value: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path in (copy / "benchmarks" / "results").glob("peers-*.json"):
+        result = json.loads(path.read_text(encoding="utf-8"))
+        path.write_text(json.dumps({**result, key: value}), encoding="utf-8")
+    assert script(reader).main(["--root", str(copy)]) == 2
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert re.match(rf"{reader}: \S*/peers-[\w-]+\.json", line)
+    assert "a value is not as its benchmark writes it" in line
 
 
 @pytest.mark.parametrize("benchmark", ["pipes", "peers", "gpu"])
