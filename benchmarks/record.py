@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from harness import commit, report, write
 
 NO_RESULT = 1
 NOT_FOUND = 127
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+"""What a result may be called: it becomes a file's name."""
 COUNTS = ("passed", "failed", "skipped")
 
 
@@ -63,7 +66,7 @@ def said(command: Sequence[str]) -> dict[str, Any]:
     text = run(command, capture=True)
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise CommandError(NO_RESULT, f"{shlex.join(command)} printed no JSON object")
@@ -116,13 +119,20 @@ def number(text: str) -> Any:
     return text
 
 
+def name(text: str) -> str:
+    """argparse's type of a result's name."""
+    if not NAME.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of a-z, 0-9, _ and -, beginning with a-z or 0-9")
+    return text
+
+
 def main(arguments: Sequence[str]) -> int:
     given = list(arguments)
     mine, command = (
         (given[: given.index("--")], given[given.index("--") + 1 :]) if "--" in given else (given, [])
     )
     parser = argparse.ArgumentParser(prog="record", usage="record.py NAME [--tests] -- COMMAND...")
-    parser.add_argument("name", help="of the benchmark: benchmarks/results/NAME-*.json")
+    parser.add_argument("name", type=name, help="of the benchmark: benchmarks/results/NAME-*.json")
     parser.add_argument("--tests", action="store_true", help="count tests instead of reading JSON")
     options = parser.parse_args(mine)
     if not command:
@@ -130,6 +140,10 @@ def main(arguments: Sequence[str]) -> int:
     before = commit()  # what runs is the tree as it is now
     try:
         found = tested(command) if options.tests else said(command)
+        json.dumps(found, allow_nan=False)  # Python's json reads NaN and Infinity, a result's readers do not
+    except ValueError:
+        print(f"record: {shlex.join(command)} said NaN or Infinity; nothing is written", file=sys.stderr)
+        return NO_RESULT
     except CommandError as error:
         print(f"record: {error}; nothing is written", file=sys.stderr)
         return error.status

@@ -61,6 +61,8 @@ def test_json_is_kept_with_its_origin(results: Path) -> None:
         ("import os, signal; print('{}', flush=True); os.kill(os.getpid(), signal.SIGKILL)", 137),
         ("print('fast')", 1),
         ("print([1])", 1),
+        ("print('{\"a\": NaN}')", 1),
+        ("print('{\"a\": [-Infinity, 1e999]}')", 1),
         ("", 1),
     ],
 )
@@ -84,6 +86,18 @@ def test_wrong_words(results: Path, words: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         record(*words)
     assert stopped.value.code == 2
+
+
+@pytest.mark.parametrize("name", ["", "../../x", "a/b", ".x", "_x", "X", "a b", "a\n"])
+def test_a_name_that_is_none_of_a_file(results: Path, name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """Nothing runs, and nothing is written anywhere."""
+    with pytest.raises(SystemExit) as stopped:
+        record(name, "--", *HERE, "import sys; print('ran', file=sys.stderr); print({})")
+    assert stopped.value.code == 2
+    said = capfd.readouterr().err
+    assert "argument name: " in said
+    assert "ran" not in said
+    assert not results.exists()
 
 
 TESTS = """
