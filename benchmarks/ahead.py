@@ -19,7 +19,9 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+from asked import at_least_one, checked, json_object, several, tells, with_own
 from harness import report, usable_cores, write
+from host_time import sampling
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
@@ -57,15 +59,21 @@ def measure(driver: Driver, decoder: Any, context: int, options: argparse.Namesp
     return {**breakdown(steps), "taken_up": decoder.taken_up - taken}
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="ahead")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--contexts", default="64,2048,7400", help="tokens of the prompts, apart by commas")
-    parser.add_argument("--new-tokens", type=int, default=400)
-    parser.add_argument("--repeat", type=int, default=2)
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--sampling", type=json.loads, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
-    parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
+    parser.add_argument(
+        "--contexts",
+        type=checked(several(at_least_one)),
+        default="64,2048,7400",
+        help="tokens of the prompts, apart by commas",
+    )
+    parser.add_argument("--new-tokens", type=at_least_one, default=400)
+    parser.add_argument("--repeat", type=at_least_one, default=2)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--sampling", type=sampling, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
+    parser.add_argument("--options", type=json_object, default={}, help='such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/ahead-*.json")
     options = parser.parse_args(arguments)
@@ -75,10 +83,7 @@ def main(arguments: Sequence[str]) -> int:
         contexts = [int(context) for context in options.contexts.split(",")]
         driver = Driver(
             options.model,
-            threads=options.threads,
-            max_num_seqs=1,
-            enable_prefix_caching=False,
-            **options.options,
+            **with_own(options.options, threads=options.threads, max_num_seqs=1, enable_prefix_caching=False),
         )
         runner: Any = driver.loaded.runner
         decoder = runner._decoding.decoder.native

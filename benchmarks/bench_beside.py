@@ -39,6 +39,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one, not_negative
 from harness import ROOT, Server, conclude, in_rounds, report
 
 from octavo.bench.serving.synthetic_prompts import WORDS
@@ -311,17 +312,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
         "--guidellm", default=str(ROOT / ".venv-guidellm" / "bin" / "guidellm"), metavar="PATH"
     )
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--users", type=int, default=4)
-    parser.add_argument("--requests", type=int, default=24)
-    parser.add_argument("--prompt-words", type=int, default=100)
-    parser.add_argument("--max-tokens", type=int, default=32)
-    parser.add_argument("--own-users", type=int, default=1, help="where the server has a core of its own")
-    parser.add_argument("--own-requests", type=int, default=8, help="there")
-    parser.add_argument("--own-tokens", type=int, default=96, help="of an answer there")
-    parser.add_argument("--ttft-ms", type=float, default=200.0, help="of the scripted server")
-    parser.add_argument("--itl-ms", type=float, default=40.0, help="of the scripted server")
-    parser.add_argument("--scripted-rounds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--users", type=at_least_one, default=4)
+    parser.add_argument("--requests", type=at_least_one, default=24)
+    parser.add_argument("--prompt-words", type=at_least_one, default=100)
+    parser.add_argument("--max-tokens", type=at_least_one, default=32)
+    parser.add_argument(
+        "--own-users", type=at_least_one, default=1, help="where the server has a core of its own"
+    )
+    parser.add_argument("--own-requests", type=at_least_one, default=8, help="there")
+    parser.add_argument("--own-tokens", type=at_least_one, default=96, help="of an answer there")
+    parser.add_argument("--ttft-ms", type=not_negative, default=200.0, help="of the scripted server")
+    parser.add_argument("--itl-ms", type=not_negative, default=40.0, help="of the scripted server")
+    parser.add_argument("--scripted-rounds", type=at_least_one, default=3)
+    parser.add_argument("--rounds", type=at_least_one, default=7)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/bench_beside-*.json")
     return parser.parse_args(arguments)

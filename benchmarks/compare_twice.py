@@ -16,6 +16,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asked import at_least_one
 from harness import conclude, report
 
 TWO = ("octavo=octavo:smollm2", "one-thread=octavo:smollm2", "--peer-flags", "one-thread=--threads 1")
@@ -62,11 +63,11 @@ def figures(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[dict[st
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="compare_twice", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("servers", nargs="*", metavar="SERVER")
-    parser.add_argument("--requests", type=int, default=16, help="in a round")
-    parser.add_argument("--users", type=int, default=4)
-    parser.add_argument("--input-len", type=int, default=64)
-    parser.add_argument("--output-len", type=int, default=32)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--requests", type=at_least_one, default=16, help="in a round")
+    parser.add_argument("--users", type=at_least_one, default=4)
+    parser.add_argument("--input-len", type=at_least_one, default=64)
+    parser.add_argument("--output-len", type=at_least_one, default=32)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/compare_twice-*.json")
     asked = parser.parse_args(arguments)

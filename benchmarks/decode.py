@@ -19,10 +19,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asked import at_least_one, json_object, tells
 from engines.base import Timing
 from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.checkpoints.sources import resolve
+from octavo.errors import OctavoError
 
 SMALLEST_VOCABULARY = 32_000
 PAUSE_S = 0.2  # between turns: the other engine's idle threads stop spinning
@@ -80,17 +82,18 @@ def table(engines: dict[str, dict[str, object]], ratios: dict[str, float]) -> st
     return "\n".join(lines)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="decode")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--peer-model", help="another file for the peer (its best format)")
-    parser.add_argument("--prompt-tokens", type=int, default=128)
-    parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--prompt-tokens", type=at_least_one, default=128)
+    parser.add_argument("--new-tokens", type=at_least_one, default=128)
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument(
-        "--options", type=json.loads, default={}, help='for LLM(...), such as {"isa": "avx2"}'
+        "--options", type=json_object, default={}, help='for LLM(...), such as {"isa": "avx2"}'
     )
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/*.json")

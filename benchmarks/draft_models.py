@@ -23,9 +23,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one, not_negative, several, tells
 from harness import report, usable_cores, write
 
 from octavo.bench.speculate import Speculated, Speculating, conversations, speculate
+from octavo.errors import OctavoError
 
 SEARCHED = 200
 """Parts of 1 in which the least acceptance that gains is looked for."""
@@ -86,17 +88,18 @@ def missing(names: Sequence[str]) -> list[str]:
     return [name for name in names if name.endswith(".gguf") and not Path(name).expanduser().exists()]
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="draft_models", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("target")
     parser.add_argument("drafter", nargs="?")
     parser.add_argument("--prompts", type=Path, help="JSON lines with prompt, messages or turns")
-    parser.add_argument("--limit", type=int, default=8, help="take so many of them")
-    parser.add_argument("--tokens", type=lambda text: [int(k) for k in text.split(",")], default=[1, 2, 4])
+    parser.add_argument("--limit", type=at_least_one, default=8, help="take so many of them")
+    parser.add_argument("--tokens", type=several(at_least_one), default=[1, 2, 4])
     parser.add_argument("--methods", default="self,draft")
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--max-tokens", type=at_least_one, default=64)
+    parser.add_argument("--temperature", type=not_negative, default=0.0)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/draft_models-*.json")
     options = parser.parse_args(arguments)

@@ -19,11 +19,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asked import ScriptError, at_least_one, tells
 from harness import Server, put_load, report, write
 
 from octavo.bench.resident import peak_bytes, resident_bytes
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.errors import OctavoError
 
 IMPORTS = "import fastapi, numpy, tokenizers, uvicorn"
 BEYOND_LIMIT_MB = 70.0
@@ -87,7 +89,7 @@ def child(code: str, model: str, given: object = None) -> list[dict[str, Any]]:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+        raise ScriptError(done.stderr.strip().splitlines()[-1])
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
@@ -146,10 +148,11 @@ def load_peak(model: str, facts: dict[str, Any]) -> dict[str, float]:
     return values | ({"limit_mb": LOAD_LIMITS_MB[model]} if model in LOAD_LIMITS_MB else {})
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="footprint")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=at_least_one, default=5)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/footprint-*.json")
     options = parser.parse_args(arguments)

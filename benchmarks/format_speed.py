@@ -27,6 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one, from_zero
 from formats import BASE, Form, made
 from harness import conclude, report, usable_cores
 from peers.files import shipped
@@ -150,8 +151,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="format_speed")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--rounds", type=from_zero, default=3)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--folder", type=Path, help="where files of the model may lie meanwhile (12 GB)")
     parser.add_argument("--keep", action="store_true", help="leave them there, and take those that lie there")
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")

@@ -26,6 +26,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one
 from harness import conclude, python_with, report, usable_cores
 
 from octavo.bench.report.writers import Report, write_all
@@ -199,13 +200,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="formats")
     parser.add_argument("--text", type=Path, required=True, help="a UTF-8 file, such as WikiText-2's test")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--window", type=int, default=512, help="tokens; the second half is scored")
-    parser.add_argument("--windows", type=int, default=40, help="so many from the text's beginning")
+    parser.add_argument("--window", type=at_least_one, default=512, help="tokens; the second half is scored")
+    parser.add_argument("--windows", type=at_least_one, default=40, help="so many from the text's beginning")
     parser.add_argument(
         "--form", action="append", metavar="NAME", help="measure this one, beside f16; repeatable; else all"
     )
-    parser.add_argument("--together", type=int, default=4, help="formats in memory at a time")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--together", type=at_least_one, default=4, help="formats in memory at a time")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--folder", help="where files of the model may lie meanwhile")
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--plot", type=Path)

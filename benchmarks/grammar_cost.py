@@ -23,10 +23,12 @@ from typing import Any
 
 import numpy as np
 from arms import Steps, in_turns, interval, ratio, typical
+from asked import at_least_one, json_object, not_negative, tells, with_own
 from harness import Server, report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
+from octavo.errors import OctavoError
 from octavo.params import SamplingParams, StructuredOutputsParams
 from octavo.sampling.constraints import full_mask
 from octavo.sampling.logits import allowed
@@ -151,8 +153,11 @@ def throughput(options: argparse.Namespace, temperature: float) -> dict[str, Any
     noise.
     """
     driver = Driver(
-        options.model, threads=options.threads, max_num_seqs=options.streams,
-        max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False, **options.options,
+        options.model,
+        **with_own(
+            options.options, threads=options.threads, max_num_seqs=options.streams,
+            max_model_len=PROMPT + options.new_tokens + 8, enable_prefix_caching=False,
+        ),
     )  # fmt: skip
     long = {"type": "array", "items": PERSON, "minItems": options.new_tokens}
     wish = {"structured_outputs": StructuredOutputsParams(json=long)}
@@ -199,18 +204,21 @@ def _ask(url: str, wish: dict[str, Any]) -> float:
     return time.perf_counter() - start
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="grammar_cost", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--new-tokens", type=int, default=32)
-    parser.add_argument("--temperature", type=float, action="append", help="of the streams (0 and 1)")
-    parser.add_argument("--masks", type=int, default=2000, help="for each of the schemas")
-    parser.add_argument("--repeat", type=int, default=12, help="of all three arms of the throughput")
-    parser.add_argument("--settle", type=float, default=1.0, help="seconds from a server's start to its use")
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--options", type=json.loads, default={}, help='for the streams: {"isa": "avx2"}')
+    parser.add_argument("--streams", type=at_least_one, default=32)
+    parser.add_argument("--new-tokens", type=at_least_one, default=32)
+    parser.add_argument("--temperature", type=not_negative, action="append", help="of the streams (0 and 1)")
+    parser.add_argument("--masks", type=at_least_one, default=2000, help="for each of the schemas")
+    parser.add_argument("--repeat", type=at_least_one, default=12, help="of all three arms of the throughput")
+    parser.add_argument(
+        "--settle", type=not_negative, default=1.0, help="seconds from a server's start to its use"
+    )
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--options", type=json_object, default={}, help='for the streams: {"isa": "avx2"}')
     parser.add_argument("--only-throughput", action="store_true", help="nothing else")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/grammar_cost-*.json")

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from asked import ScriptError
 from engines.base import Timing
 
 T = TypeVar("T")
@@ -31,7 +32,7 @@ class Worker:
     """An engine in its own process (worker.py). Use it as a context manager.
 
     Raises:
-        RuntimeError: the process ended; the message is the last line it wrote to stderr.
+        ScriptError: the process ended; the message is the last line it wrote to stderr.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Worker:
             return json.loads(line)
         self._process.wait()
         self._said.seek(0)
-        raise RuntimeError((self._said.read().strip().splitlines() or ["no message"])[-1])
+        raise ScriptError((self._said.read().strip().splitlines() or ["no message"])[-1])
 
     def __enter__(self) -> Worker:
         return self
@@ -103,7 +104,7 @@ class Server:
         url: http://host:port. ready_s: from the process's start to its "ready".
 
     Raises:
-        RuntimeError: it ended instead of getting ready.
+        ScriptError: it ended instead of getting ready.
     """
 
     def __init__(self, model: str, *flags: str) -> None:
@@ -117,7 +118,7 @@ class Server:
             if event["event"] == "ready":
                 self.ready_s, self.url = time.perf_counter() - start, str(event["url"])
                 return
-        raise RuntimeError(f"octavo serve ended with status {self._process.wait()}")
+        raise ScriptError(f"octavo serve ended with status {self._process.wait()}")
 
     def __enter__(self) -> Server:
         return self
@@ -148,7 +149,7 @@ def put_load(
     Returns: what they saw, times in ms, and what asking took of the machine.
 
     Raises:
-        RuntimeError: a request failed.
+        ScriptError: a request failed.
     """
     flags = {
         "num_prompts": requests, "max_concurrency": users, "random_input_len": prompt_tokens,
@@ -158,10 +159,10 @@ def put_load(
     command = [sys.executable, "-m", "octavo", "bench", "serve", url, "--ignore-eos", "--json", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise RuntimeError(f"octavo bench serve: {done.stderr.strip() or done.stdout.strip()}")
+        raise ScriptError(f"octavo bench serve: {done.stderr.strip() or done.stdout.strip()}")
     found: dict[str, Any] = json.loads(done.stdout)
     if found["completed"] != requests:
-        raise RuntimeError(
+        raise ScriptError(
             f"octavo bench serve: {found['completed']} of {requests} were answered: {found['errors']}"
         )
     times = {
@@ -180,19 +181,21 @@ def python_with(module: str, wished: str | None = None) -> str | None:
     """A Python that can import a module: the one wished for, the project's environments, this one.
 
     Raises:
-        RuntimeError: the one wished for cannot.
+        ScriptError: the one wished for cannot.
     """
     places = [ROOT / name / "bin" / "python" for name in (".venv-oracle", ".venv-test", ".venv")]
     for python in [wished] if wished else [*map(str, filter(Path.exists, places)), sys.executable]:
-        code = f"import importlib.util, sys; sys.exit(importlib.util.find_spec({module!r}) is None)"
+        code = f"import importlib.util as u; print(u.find_spec({module!r}) is not None)"
         try:
-            found = subprocess.run([python, "-c", code], capture_output=True, check=False)
+            found = subprocess.run([python, "-c", code], capture_output=True, text=True, check=False)
         except OSError as error:
-            raise RuntimeError(f"{python} cannot be run: {error.strerror}") from None
-        if found.returncode == 0:
+            raise ScriptError(f"{python} cannot be run: {error.strerror}") from None
+        if found.stdout.strip() == "True":  # a program that is no Python ends with 0 too
             return python
+        if wished and found.stdout.strip() != "False":
+            raise ScriptError(f"{wished} is no Python")
     if wished:
-        raise RuntimeError(f"{wished} cannot import {module}")
+        raise ScriptError(f"{wished} cannot import {module}")
     return None
 
 

@@ -22,11 +22,13 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+from asked import at_least_one, checked, json_object, several, tells, with_own
 from harness import report, usable_cores, write
 
 from octavo.bench.driver import Driver
 from octavo.bench.speculate import EXAMPLES, Answering, Verified
 from octavo.bench.workload import random_prompts, spread
+from octavo.errors import OctavoError
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.cpu_program import CpuDecoder, CpuProgram
 from octavo.kernels.ops import F32, RowDecoder
@@ -164,15 +166,29 @@ def breakdown(runs: Sequence[Sequence[float]]) -> dict[str, float]:
     }
 
 
+def sampling(text: str) -> dict[str, Any]:
+    """A type of argparse: fields of SamplingParams, but for those that the script gives."""
+    found = json_object(text)
+    try:
+        SamplingParams(**found)
+    except (TypeError, OctavoError) as error:
+        raise argparse.ArgumentTypeError(str(error).removeprefix("SamplingParams.__init__() ")) from None
+    if own := sorted(found.keys() & {"max_tokens", "ignore_eos", "detokenize"}):
+        raise argparse.ArgumentTypeError(f"the script gives {', '.join(own)} itself")
+    return found
+
+
 def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     """Milliseconds of a step while all streams decode: medians over the repetitions."""
     rows = []
     watch = Watch()
     with watch.patched():
         driver = Driver(
-            options.model, threads=options.threads, max_num_seqs=streams, enable_prefix_caching=False,
-            **options.options,
-        )  # fmt: skip
+            options.model,
+            **with_own(
+                options.options, threads=options.threads, max_num_seqs=streams, enable_prefix_caching=False
+            ),
+        )
         for repetition in range(options.repeat + 1):
             prompts = random_prompts(streams, PROMPT, driver.vocab_size, repetition)
             run = driver.run(prompts, options.new_tokens, **options.sampling)
@@ -205,8 +221,11 @@ def measure_verifying(options: argparse.Namespace, method: str) -> dict[str, flo
     watch = Watch()
     with watch.patched():
         engine = Answering(
-            options.model, threads=options.threads, max_num_seqs=1, enable_prefix_caching=False,
-            speculative_config={"method": method}, **options.options,
+            options.model,
+            **with_own(
+                options.options, threads=options.threads, max_num_seqs=1, enable_prefix_caching=False,
+                speculative_config={"method": method},
+            ),
         )  # fmt: skip
         prompts = [engine.render_chat([{"role": "user", "content": text}]) for text in EXAMPLES]
         for repetition in range(options.repeat + 1):
@@ -223,16 +242,17 @@ def measure_verifying(options: argparse.Namespace, method: str) -> dict[str, flo
     return of_verifying(steps, native)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="host_time")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--streams", default="1,32")
-    parser.add_argument("--new-tokens", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--sampling", type=json.loads, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
+    parser.add_argument("--streams", type=checked(several(at_least_one)), default="1,32")
+    parser.add_argument("--new-tokens", type=at_least_one, default=64)
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--sampling", type=sampling, default={}, help='{"temperature": 0.8, "top_p": 0.95}')
     parser.add_argument("--verify", default="ngram,suffix", help="proposers, apart by commas")
-    parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
+    parser.add_argument("--options", type=json_object, default={}, help='such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/host_time-*.json")
     options = parser.parse_args(arguments)

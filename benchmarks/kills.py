@@ -28,6 +28,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from asked import at_least_one
 from harness import report, write
 
 END_S, STREAM_S = 120.0, 120.0
@@ -210,8 +211,8 @@ def judged(rounds: dict[str, list[dict[str, Any]]], times: int, streams: int) ->
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--times", type=int, default=50)
-    parser.add_argument("--streams", type=int, default=16)
+    parser.add_argument("--times", type=at_least_one, default=50)
+    parser.add_argument("--streams", type=at_least_one, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--write", action="store_true", help="put the result under results/")
     arguments = parser.parse_args()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from asked import at_least_one, from_zero
 from harness import report, usable_cores, write
 
 from octavo import LLM, SamplingParams
@@ -104,9 +105,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="kv_choices")
     parser.add_argument("prompts", type=Path, help="lines of JSON with turns, as MT-bench's questions")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--answer", type=int, default=64, help="tokens of an answer, at most")
-    parser.add_argument("--prompts-count", type=int, default=0, help="so many of the file; 0: all")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--answer", type=at_least_one, default=64, help="tokens of an answer, at most")
+    parser.add_argument("--prompts-count", type=from_zero, default=0, help="so many of the file; 0: all")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/kv_choices-*.json")
     options = parser.parse_args(arguments)
     settings = {name: getattr(options, name) for name in ("model", "answer", "threads")}

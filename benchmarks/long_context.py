@@ -16,6 +16,7 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 
+from asked import at_least_one, tells
 from footprint import child
 from harness import report, write
 
@@ -51,10 +52,11 @@ def saved(found: Mapping[str, Mapping[str, int]]) -> dict[str, float]:
     }
 
 
+@tells()
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="long_context")
     parser.add_argument("--model", default="gemma3-270m")
-    parser.add_argument("--context", type=int, default=8192)
+    parser.add_argument("--context", type=at_least_one, default=8192)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/long-context-*.json")
     options = parser.parse_args(arguments)

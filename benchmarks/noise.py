@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from asked import tells
 from harness import report, write
 
+from octavo.errors import OctavoError
 from octavo.sampling.distribution import CHUNK, chunk_sums, draw
 from octavo.sampling.noise import Stream, philox4x32, race_noise, uniform
 
@@ -169,6 +171,7 @@ def costs(logits: np.ndarray) -> dict[str, float]:
         return {each.__name__[3:]: microseconds(each) for each in (by_inverse_cdf, by_race, by_two_levels)}
 
 
+@tells(OctavoError)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path)

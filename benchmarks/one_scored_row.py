@@ -20,11 +20,13 @@ from typing import Any
 
 import numpy as np
 from arms import Steps, in_turns, interval, ratio, typical
+from asked import at_least_one, json_object, tells, with_own
 from harness import report, usable_cores, write
 from host_time import Watch
 
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
+from octavo.errors import OctavoError
 
 LIMIT = 1.02
 PROMPT = 16
@@ -44,8 +46,11 @@ def measure(options: argparse.Namespace) -> dict[str, dict[str, float]]:
     watch = Watch()
     with watch.patched():
         driver = Driver(
-            options.model, threads=options.threads, max_num_seqs=options.streams,
-            enable_prefix_caching=False, **options.options,
+            options.model,
+            **with_own(
+                options.options, threads=options.threads, max_num_seqs=options.streams,
+                enable_prefix_caching=False,
+            ),
         )  # fmt: skip
     (watched,) = watch.decoders
     apart: dict[str, list[list[float]]] = {}
@@ -92,15 +97,16 @@ def summary(steps: Steps, plain: Steps) -> dict[str, float]:
     return {"ratio": round(ratio(steps, plain), 4), "low": round(low, 4), "high": round(high, 4)}
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="one_scored_row")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--new-tokens", type=int, default=48)
-    parser.add_argument("--repeat", type=int, default=24, help="of all crowds")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--streams", type=at_least_one, default=32)
+    parser.add_argument("--new-tokens", type=at_least_one, default=48)
+    parser.add_argument("--repeat", type=at_least_one, default=24, help="of all crowds")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--wish", action="append", choices=[name for name, wish in WISHES.items() if wish])
-    parser.add_argument("--options", type=json.loads, default={}, help='such as {"isa": "avx2"}')
+    parser.add_argument("--options", type=json_object, default={}, help='such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/one_scored_row-*.json")
     options = parser.parse_args(arguments)

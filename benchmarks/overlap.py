@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from asked import at_least_one, tells
 from harness import report, write
 
 from octavo.bench.driver import Driver
@@ -22,6 +23,7 @@ from octavo.bench.workload import random_prompts
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
 from octavo.engine.step_plan import Executor, StepPlan, StepResult
+from octavo.errors import OctavoError
 from octavo.params import SamplingParams
 from octavo.runtime.model_runner import ModelRunner
 
@@ -71,12 +73,13 @@ def measure(options: argparse.Namespace, streams: int) -> dict[str, float]:
     return {"one_ms": one, "two_ms": two}
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="overlap")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--streams", default="1,32")
-    parser.add_argument("--new-tokens", type=int, default=128)
-    parser.add_argument("--repeat", type=int, default=7)
+    parser.add_argument("--new-tokens", type=at_least_one, default=128)
+    parser.add_argument("--repeat", type=at_least_one, default=7)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/overlap-*.json")
     options = parser.parse_args(arguments)

@@ -24,13 +24,14 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import harness
+from asked import above_zero, at_least_one, tells
 
 from octavo.bench.driver import Driver
 from octavo.bench.resident import resident_bytes
 from octavo.config import SchedulerConfig
 from octavo.engine.admission import Admission
 from octavo.engine.core import EngineCore
-from octavo.errors import OverloadedError
+from octavo.errors import OctavoError, OverloadedError
 from octavo.params import SamplingParams
 
 PROMPT, OUTPUT = (16, 96), (8, 64)
@@ -128,11 +129,12 @@ def good(facts: Mapping[str, Any]) -> bool:
     return bool(facts["bounded"] and not facts["pages_leaked"] and abs(facts["rate_of_peak"] - 1) <= 0.05)
 
 
+@tells(OctavoError)
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--seconds", type=float, default=120.0)
-    parser.add_argument("--max-waiting", type=int, default=64)
+    parser.add_argument("--seconds", type=above_zero, default=120.0)
+    parser.add_argument("--max-waiting", type=at_least_one, default=64)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="put a file under results/")
     args = parser.parse_args()

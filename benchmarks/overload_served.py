@@ -33,6 +33,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asked import above_zero, at_least_one
 from harness import conclude, report, usable_cores
 from hostile.process import Process
 from hostile.wire import Target, more_files
@@ -191,16 +192,23 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="overload_served", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2")
     parser.add_argument(
-        "--seconds", type=float, default=180.0, help="of the overload; a window of the peak has a sixth"
+        "--seconds", type=above_zero, default=180.0, help="of the overload; a window of the peak has a sixth"
     )
-    parser.add_argument("--factor", type=float, default=10.0, help="times what can be answered")
-    parser.add_argument("--deadline", type=float, default=60.0, help="seconds in which an answer is in time")
-    parser.add_argument("--longest", type=int, default=192, help="tokens of a prompt, and of an answer")
-    parser.add_argument("--seats", type=int, default=32, help="the server's --max-num-seqs")
-    parser.add_argument("--max-waiting", type=int, default=64)
-    parser.add_argument("--num-pages", type=int, default=768)
+    parser.add_argument("--factor", type=above_zero, default=10.0, help="times what can be answered")
     parser.add_argument(
-        "--threads", type=int, default=0, help="of the server's engine; fewer than cores leave it one"
+        "--deadline", type=above_zero, default=60.0, help="seconds in which an answer is in time"
+    )
+    parser.add_argument(
+        "--longest", type=at_least_one, default=192, help="tokens of a prompt, and of an answer"
+    )
+    parser.add_argument("--seats", type=at_least_one, default=32, help="the server's --max-num-seqs")
+    parser.add_argument("--max-waiting", type=at_least_one, default=64)
+    parser.add_argument("--num-pages", type=at_least_one, default=768)
+    parser.add_argument(
+        "--threads",
+        type=at_least_one,
+        default=0,
+        help="of the server's engine; fewer than cores leave it one",
     )
     parser.add_argument("--fresh", action="store_true", help="a connection of its own for each request")
     parser.add_argument("--json", action="store_true")

@@ -41,6 +41,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from asked import at_least_one
 from harness import ROOT, report, usable_cores, write
 from paired_http import over_http
 
@@ -286,11 +287,11 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("a", metavar="A", help="folder of a checkout, or a commit")
     parser.add_argument("b", metavar="B")
     parser.add_argument("--control", help="another checkout of A's commit (made if not given)")
-    parser.add_argument("--pairs", type=int, default=9)
-    parser.add_argument("--max-pairs", type=int, default=27)
-    parser.add_argument("--more", type=int, default=6, help="pairs that are added at a time")
+    parser.add_argument("--pairs", type=at_least_one, default=9)
+    parser.add_argument("--max-pairs", type=at_least_one, default=27)
+    parser.add_argument("--more", type=at_least_one, default=6, help="pairs that are added at a time")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--python", default=sys.executable, help="with what octavo needs installed")
     parser.add_argument("--quick", action="store_true", help="short turns: shows that everything works")
     parser.add_argument("--json", action="store_true")

@@ -17,6 +17,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from asked import at_least_one, tells
 from harness import conclude, in_rounds, report, usable_cores
 
 from octavo.bench.driver import Driver
@@ -26,6 +27,7 @@ from octavo.bench.workload import spread
 from octavo.cli._flags import EngineChoice
 from octavo.cli._plan_speed import Target, speeds_of
 from octavo.engine_args import EngineArgs
+from octavo.errors import OctavoError
 
 MOST_OFF = 0.2
 
@@ -90,14 +92,15 @@ def rows(found: Sequence[Mapping[str, Mapping[int, float]]]) -> list[dict[str, A
     return lines
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="plan_beside", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--models", default="smollm2,gemma3-270m")
     parser.add_argument("--batch-sizes", default="1,8,32")
-    parser.add_argument("--prompt-tokens", type=int, default=64)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--prompt-tokens", type=at_least_one, default=64)
+    parser.add_argument("--max-tokens", type=at_least_one, default=128)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/plan_beside-*.json")
     asked = parser.parse_args(arguments)

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import whisper_layers
+from asked import at_least_one, from_zero
 
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
@@ -176,10 +177,12 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="quantize_quality")
     parser.add_argument("model", help="an alias, a folder or a GGUF file, of 8 bits or more")
     parser.add_argument("--text", type=Path, required=True, help="a UTF-8 file, such as WikiText-2's")
-    parser.add_argument("--group-size", type=int, default=128)
-    parser.add_argument("--samples", type=int, default=32, help="pieces of the text; half of them measure")
-    parser.add_argument("--length", type=int, default=256, help="tokens of a piece")
-    parser.add_argument("--layers", type=int, default=0, help="so many, from the first; 0: all")
+    parser.add_argument("--group-size", type=at_least_one, default=128)
+    parser.add_argument(
+        "--samples", type=at_least_one, default=32, help="pieces of the text; half of them measure"
+    )
+    parser.add_argument("--length", type=at_least_one, default=256, help="tokens of a piece")
+    parser.add_argument("--layers", type=from_zero, default=0, help="so many, from the first; 0: all")
     parser.add_argument("--transformers", action="store_true", help="MODEL is such a folder")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

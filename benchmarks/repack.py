@@ -23,10 +23,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from asked import at_least_one, tells
 from harness import report, usable_cores, write
 
 from octavo.assembly import load
 from octavo.engine_args import EngineArgs
+from octavo.errors import OctavoError
 
 PIECE = 8 << 20
 
@@ -77,11 +79,12 @@ def measure(options: argparse.Namespace) -> dict[str, float]:
     return {"packed_mb": round(nbytes / 1e6, 1), **medians}
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="repack")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/repack-*.json")
     options = parser.parse_args(arguments)

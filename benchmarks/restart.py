@@ -19,7 +19,10 @@ import tempfile
 import time
 from typing import Any
 
+from asked import at_least_one, tells
 from harness import report, write
+
+from octavo.errors import OctavoError
 
 OWN = 12
 
@@ -90,11 +93,12 @@ def summary(times: dict[str, list[float]]) -> dict[str, Any]:
     return {"milliseconds": medians, "ratio": ratio}
 
 
+@tells(OctavoError)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--shared", type=int, default=1500)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--shared", type=at_least_one, default=1500)
+    parser.add_argument("--rounds", type=at_least_one, default=5)
     parser.add_argument("--write", action="store_true", help="put the result under results/")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()

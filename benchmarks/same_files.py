@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one, not_negative
 from harness import conclude, python_with, report, usable_cores
 from peers import files
 from peers.__main__ import NOISY, figures, interleave, started
@@ -152,9 +153,11 @@ def main(arguments: Sequence[str]) -> int:
         help="of the 1.1B shape, as llama.cpp spells them: %(default)s",
     )
     parser.add_argument("--work", action="append", choices=SHAPES, help="only this; may come again")
-    parser.add_argument("--least", type=float, default=1.4, help="of one stream on named files (%(default)s)")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument(
+        "--least", type=not_negative, default=1.4, help="of one stream on named files (%(default)s)"
+    )
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
     parser.add_argument("--ik", metavar="PROGRAM", help="ik_llama.cpp's llama-batched-bench: a third engine")
     parser.add_argument("--quick", action="store_true", help="an eighth of the lengths, once: does it run?")

@@ -16,12 +16,15 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+from asked import at_least_one, from_zero, tells
+
 from octavo.bench.trace import poisson
 from octavo.config import SchedulerConfig
 from octavo.engine.cost import CostModel
 from octavo.engine.request import EngineRequest, Request
 from octavo.engine.scheduler import Scheduler
 from octavo.engine.step_plan import StepPlan, StepResult
+from octavo.errors import OctavoError
 from octavo.lab.simulate import simulate
 from octavo.params import RequestMetrics, SampledToken, SamplingParams
 
@@ -74,10 +77,11 @@ def scenario(running: int, with_prompt: bool, steps: int) -> tuple[float, float]
     return measure(scheduler, steps)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--requests", type=int, default=0)
+    parser.add_argument("--steps", type=at_least_one, default=300)
+    parser.add_argument("--requests", type=from_zero, default=0)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args(arguments)
     found: list[dict[str, Any]] = []

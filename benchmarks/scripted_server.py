@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from asked import not_negative
+
 PROMPT_TOKENS = 8
 """That usage speaks of, whatever was sent."""
 MODEL = "scripted"
@@ -107,8 +109,8 @@ async def serve(delays: Delays) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="scripted_server", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--ttft-ms", type=float, default=200.0)
-    parser.add_argument("--itl-ms", type=float, default=40.0)
+    parser.add_argument("--ttft-ms", type=not_negative, default=200.0)
+    parser.add_argument("--itl-ms", type=not_negative, default=40.0)
     asked = parser.parse_args(arguments)
     asyncio.run(serve(Delays(asked.ttft_ms / 1e3, asked.itl_ms / 1e3)))
     return 0

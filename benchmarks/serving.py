@@ -19,10 +19,12 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from asked import at_least_one, json_object, tells, with_own
 from harness import Server, put_load, report, usable_cores, write
 
 from octavo import LLM, SamplingParams
 from octavo.bench.workload import COMMON_IDS, random_prompts
+from octavo.errors import OctavoError
 
 LEAST = 0.9
 PAUSE_S = 0.5  # between turns: the other engine's idle threads stop spinning
@@ -49,14 +51,10 @@ def offline(llm: LLM, options: argparse.Namespace, seed: int) -> float:
 
 def rounds(options: argparse.Namespace) -> list[dict[str, Any]]:
     """One dict a round; the first round warms up and is left out."""
-    shared = {"max_num_seqs": options.users, **options.options}
-    flags = [
-        word
-        for name, value in {**shared, "threads": options.threads}.items()
-        for word in (f"--{name.replace('_', '-')}", str(value))
-    ]
+    shared = with_own(options.options, max_num_seqs=options.users, threads=options.threads)
+    flags = [word for name, value in shared.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     found = []
-    llm = LLM(options.model, threads=options.threads, **shared)
+    llm = LLM(options.model, **shared)
     with Server(options.model, *flags) as server:
         for number in range(options.repeat + 1):
             time.sleep(PAUSE_S)
@@ -80,17 +78,20 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
     }
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="serving")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--users", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=96, help="in a round")
-    parser.add_argument("--prompt-tokens", type=int, default=130)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--timeout", type=int, default=600, help="seconds that a round over HTTP may take")
-    parser.add_argument("--options", type=json.loads, default={}, help='for both engines: {"isa": "avx2"}')
+    parser.add_argument("--users", type=at_least_one, default=32)
+    parser.add_argument("--requests", type=at_least_one, default=96, help="in a round")
+    parser.add_argument("--prompt-tokens", type=at_least_one, default=130)
+    parser.add_argument("--max-tokens", type=at_least_one, default=64)
+    parser.add_argument("--repeat", type=at_least_one, default=3)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument(
+        "--timeout", type=at_least_one, default=600, help="seconds that a round over HTTP may take"
+    )
+    parser.add_argument("--options", type=json_object, default={}, help='for both engines: {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/serving-*.json")
     options = parser.parse_args(arguments)

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asked import above_zero, at_least_one
 from harness import conclude, report, usable_cores
 from hostile.honest import Honest, at
 from hostile.process import Process
@@ -177,8 +178,8 @@ def missed(facts: Mapping[str, Any]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="soak", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--minutes", type=above_zero, default=30.0)
+    parser.add_argument("--clients", type=at_least_one, default=64)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="put a file under results/")
     options = parser.parse_args(arguments)

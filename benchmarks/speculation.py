@@ -40,10 +40,12 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asked import above_zero, at_least_one, checked, json_object, not_negative, several, tells
 from harness import commit, report, usable_cores, write
 from paired import Ratio, ratio_of
 
 from octavo.bench.speculate import Answering, Answers, repeats
+from octavo.errors import OctavoError
 from octavo.params import SamplingParams
 
 WORKLOADS = ("sum", "edits", "loop", "chat")
@@ -326,26 +328,27 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--methods", default="ngram,suffix")
     parser.add_argument("--workloads", default=",".join(WORKLOADS))
-    parser.add_argument("--batch-sizes", default="1,2,4,8,16,32")
-    parser.add_argument(
-        "--temperatures", type=lambda text: [float(t) for t in text.split(",")], default=[0.0, 0.7]
-    )
-    parser.add_argument("--max-tokens", type=int, default=128)
+    parser.add_argument("--batch-sizes", type=checked(several(at_least_one)), default="1,2,4,8,16,32")
+    parser.add_argument("--temperatures", type=several(not_negative), default=[0.0, 0.7])
+    parser.add_argument("--max-tokens", type=at_least_one, default=128)
     parser.add_argument("--cells", type=lambda text: text.split(","), default=[], help="patterns of names")
     parser.add_argument("--state", type=Path, help="file of what is done, to go on from")
-    parser.add_argument("--minutes", type=float, help="begin no cell that is expected to end later")
+    parser.add_argument("--minutes", type=above_zero, help="begin no cell that is expected to end later")
     parser.add_argument(
         "--list", action="store_true", help="say which cells are done, and what the others take"
     )
-    parser.add_argument("--limit", type=int, help="the first so many lines: shows that everything works")
+    parser.add_argument(
+        "--limit", type=at_least_one, help="the first so many lines: shows that everything works"
+    )
     parser.add_argument("--once", action="store_true", help="each set once, however few groups it makes")
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--options", type=json.loads, default={}, help="engine options, as JSON")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--options", type=json_object, default={}, help="engine options, as JSON")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/speculation-*.json")
     return parser.parse_args(arguments)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     options = arguments_of(arguments)
     missing = {

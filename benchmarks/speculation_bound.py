@@ -36,11 +36,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+from asked import at_least_one, not_negative, tells
 from harness import conclude, report, usable_cores
 from speculation import FILES, opening, read
 
 from octavo.bench.speculate import Answering, repeats
 from octavo.config.speculation import read_speculation
+from octavo.errors import OctavoError
 from octavo.params import SamplingParams
 from octavo.params.drafts import Draft
 from octavo.runtime.speculation import Speculation
@@ -252,10 +254,12 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="with the .jsonl files")
     parser.add_argument("--model", default="smollm2")
     parser.add_argument("--workloads", default="sum,edits")
-    parser.add_argument("--temperature", type=float, default=0.0)
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--limit", type=int, help="the first so many lines: shows that everything works")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--temperature", type=not_negative, default=0.0)
+    parser.add_argument("--max-tokens", type=at_least_one, default=128)
+    parser.add_argument(
+        "--limit", type=at_least_one, help="the first so many lines: shows that everything works"
+    )
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument(
         "--write", action="store_true", help="write benchmarks/results/speculation_bound-*.json"
@@ -263,6 +267,7 @@ def arguments_of(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     options = arguments_of(arguments)
     engine, costs = tables(options)

@@ -21,7 +21,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from asked import at_least_one, tells
+
 from octavo.cli.chat import CHAT_DEFAULTS
+from octavo.errors import OctavoError
 from octavo.llm import LLM
 from octavo.params import SamplingParams
 
@@ -126,15 +129,16 @@ def transcript(prompts: dict[int, str], found: Iterable[Answer]) -> str:
     return ("\n" + "-" * 80 + "\n\n").join(blocks)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="terminal_answers", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("file", type=Path, help="MT-bench's questions")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--limit", type=int, default=None, help="questions, from the first")
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--seeds", type=at_least_one, default=5)
+    parser.add_argument("--limit", type=at_least_one, default=None, help="questions, from the first")
+    parser.add_argument("--streams", type=at_least_one, default=32)
+    parser.add_argument("--threads", type=at_least_one, default=None)
     parser.add_argument("--transcript", type=Path, default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)

@@ -17,7 +17,10 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from asked import at_least_one, not_negative, tells
+
 from octavo import LLM, SamplingParams
+from octavo.errors import OctavoError
 from octavo.params import RequestOutput, StructuredOutputsParams
 
 SCHEMA: dict[str, Any] = {
@@ -73,14 +76,15 @@ def verdicts(llm: LLM, runs: int, temperature: float, progress: bool = False) ->
     return Counter(map(verdict, llm.generate(prompts, params, use_tqdm=progress)))
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="valid_json", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--runs", type=int, default=500)
-    parser.add_argument("--temperature", type=float, default=1.5)
-    parser.add_argument("--streams", type=int, default=32)
-    parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--runs", type=at_least_one, default=500)
+    parser.add_argument("--temperature", type=not_negative, default=1.5)
+    parser.add_argument("--streams", type=at_least_one, default=32)
+    parser.add_argument("--threads", type=at_least_one, default=None)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     llm = LLM(

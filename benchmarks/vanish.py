@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from asked import at_least_one
 from harness import conclude, report
 from hostile.bodies import COMPLETIONS, MALFORMED
 from hostile.process import Process
@@ -190,8 +191,8 @@ def faults(found: Mapping[str, Any]) -> list[str]:
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="vanish", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--clients", type=int, default=1000)
-    parser.add_argument("--at-once", type=int, default=200)
+    parser.add_argument("--clients", type=at_least_one, default=1000)
+    parser.add_argument("--at-once", type=at_least_one, default=200)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="put a file under results/")
     options = parser.parse_args(arguments)

@@ -27,11 +27,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from arms import in_turns, interval, ratio
+from asked import at_least_one, tells
 from harness import report, usable_cores, write
 
 from octavo import LLM, SamplingParams, WatermarkDetector
 from octavo.bench.driver import Driver
 from octavo.bench.workload import random_prompts
+from octavo.errors import OctavoError
 from octavo.params import RequestOutput
 from octavo.params.watermark import WatermarkParams
 from octavo.sampling.watermark import Detection, detect
@@ -160,15 +162,16 @@ def cost(options: argparse.Namespace) -> dict[str, Any]:
     return found
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="watermark")
     parser.add_argument("what", choices=("strength", "cost"))
     parser.add_argument("--model", help="gemma3-270m for strength, smollm2 for cost")
-    parser.add_argument("--runs", type=int, default=200, help="of strength")
-    parser.add_argument("--streams", type=int, action="append", help="of cost: 32 and 64")
-    parser.add_argument("--new-tokens", type=int, default=48, help="of cost")
-    parser.add_argument("--repeat", type=int, default=12, help="of all crowds of cost")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--runs", type=at_least_one, default=200, help="of strength")
+    parser.add_argument("--streams", type=at_least_one, action="append", help="of cost: 32 and 64")
+    parser.add_argument("--new-tokens", type=at_least_one, default=48, help="of cost")
+    parser.add_argument("--repeat", type=at_least_one, default=12, help="of all crowds of cost")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/watermark-*.json")
     options = parser.parse_args(arguments)

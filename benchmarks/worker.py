@@ -20,6 +20,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from asked import at_least_one, json_object
+
 
 def names() -> list[str]:
     """The engines that there is a file for."""
@@ -40,9 +42,9 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="worker")
     parser.add_argument("engine", choices=names())
     parser.add_argument("model")
-    parser.add_argument("--threads", type=int, required=True)
+    parser.add_argument("--threads", type=at_least_one, required=True)
     parser.add_argument(
-        "--options", type=json.loads, default={}, help="JSON object of the engine's own options"
+        "--options", type=json_object, default={}, help="JSON object of the engine's own options"
     )
     options = parser.parse_args(arguments)
     # Engines print what they like; the answers have the standard output to themselves.

@@ -28,6 +28,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import at_least_one
 from harness import report, usable_cores, write
 
 PAGE = 16
@@ -179,15 +180,17 @@ def measure(options: argparse.Namespace) -> dict[str, list[float]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--layers", type=int, default=30, help="SmolLM2 has %(default)s")
-    parser.add_argument("--heads", type=int, default=3, help="of keys and values; SmolLM2 has %(default)s")
-    parser.add_argument("--dim", type=int, default=64, help="of a head")
-    parser.add_argument("--context", type=int, default=8000)
+    parser.add_argument("--layers", type=at_least_one, default=30, help="SmolLM2 has %(default)s")
     parser.add_argument(
-        "--run", type=int, default=32, help="pages of a run, at least 2; SmolLM2 has %(default)s"
+        "--heads", type=at_least_one, default=3, help="of keys and values; SmolLM2 has %(default)s"
     )
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--dim", type=at_least_one, default=64, help="of a head")
+    parser.add_argument("--context", type=at_least_one, default=8000)
+    parser.add_argument(
+        "--run", type=at_least_one, default=32, help="pages of a run, at least 2; SmolLM2 has %(default)s"
+    )
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--rounds", type=at_least_one, default=9)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/page_reads-*.json")
     options = parser.parse_args()

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import at_least_one
 from harness import report, write
 
 MACS = 512
@@ -203,7 +204,7 @@ def measure(names: list[str]) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cores", type=int, default=2, help="cores that a model would run on")
+    parser.add_argument("--cores", type=at_least_one, default=2, help="cores that a model would run on")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/pipes-*.json")
     args = parser.parse_args()

@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import above_zero, at_least_one, several, tells
+
+from octavo.errors import OctavoError
 from octavo.kernels.cpu import CpuBackend
 from octavo.params import SamplingParams
 from octavo.sampling import Sampler, SamplingRows
@@ -54,19 +60,20 @@ def measure(backend: CpuBackend, rows: int, vocab: int, case: dict[str, Any], se
     return [1e3 * each for each in best]
 
 
+@tells(OctavoError)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", default="1,32")
-    parser.add_argument("--vocab", type=int, default=49_152)
+    parser.add_argument("--rows", type=several(at_least_one), default=[1, 32])
+    parser.add_argument("--vocab", type=at_least_one, default=49_152)
     parser.add_argument("--isa", default="auto")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--threads", type=at_least_one, default=2)
+    parser.add_argument("--seconds", type=above_zero, default=0.5)
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
     backend = CpuBackend(args.threads, args.isa)
     table = {
         rows: {name: measure(backend, rows, args.vocab, case, args.seconds) for name, case in CASES.items()}
-        for rows in map(int, args.rows.split(","))
+        for rows in args.rows
     }
     if args.json:
         print(json.dumps({"isa": backend.isa, "settings": vars(args), "native_and_reference_ms": table}))

@@ -23,9 +23,13 @@ from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from asked import above_zero, at_least_one, several
+
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.config.user import KV_DTYPES
 from octavo.errors import OctavoError
 from octavo.kernels import _native
 from octavo.kernels.cpu import CpuBackend
@@ -54,13 +58,14 @@ class Work:
 
 
 def parse(text: str) -> Work:
+    """A type of argparse."""
     kind, _, rest = text.partition(":")
     size, _, context = rest.partition("@")
     if kind == "decode":
-        return Work(text, int(size), 1, int(context or 64))
+        return Work(text, at_least_one(size), 1, at_least_one(context or "64"))
     if kind == "prompt":
-        return Work(text, 1, int(size), int(context or size))
-    raise SystemExit(f"{text!r} is neither decode:B[@C] nor prompt:S[@C]")
+        return Work(text, 1, at_least_one(size), at_least_one(context or size))
+    raise argparse.ArgumentTypeError(f"{text!r} is neither decode:B[@C] nor prompt:S[@C]")
 
 
 def label(call: Call, recorder: Recorder) -> str:
@@ -189,10 +194,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("model", nargs="?", default="smollm2")
     parser.add_argument("--isa", default="auto")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--kv-dtype", default="f16")
-    parser.add_argument("--work", default="decode:1,decode:32,prompt:512")
-    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--threads", type=at_least_one, default=2)
+    parser.add_argument("--kv-dtype", default="f16", choices=sorted(set(KV_DTYPES.values())))
+    parser.add_argument("--work", type=several(parse), default="decode:1,decode:32,prompt:512")
+    parser.add_argument("--seconds", type=above_zero, default=1.0)
     parser.add_argument("--ops", action="store_true", help="each kind of op by itself")
     parser.add_argument("--json", action="store_true")
     args = parser.parse_args()
@@ -202,7 +207,7 @@ def main() -> None:
     except (OctavoError, ValueError) as error:
         parser.error(str(error))
     results = []
-    for work in (parse(text) for text in args.work.split(",")):
+    for work in args.work:
         step = Step(backend, model, args.kv_dtype, work)
         seconds = step.seconds(step.calls, args.seconds)
         result: dict[str, Any] = {"work": work.name, "us": 1e6 * seconds, "tok_per_s": work.tokens / seconds}

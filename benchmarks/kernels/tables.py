@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import at_least_one
 from harness import conclude, report, usable_cores
 
 SOURCE = Path(__file__).with_suffix(".cpp")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="tables", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--generic", action="store_true", help="AVX2, whatever this machine has")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/tables-*.json")
     options = parser.parse_args(arguments)

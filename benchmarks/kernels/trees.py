@@ -25,11 +25,14 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
+from asked import at_least_one, checked, several, tells
 from harness import report, usable_cores, write
 from paired import ratio_of
 
 from octavo.checkpoints import open_checkpoint
 from octavo.checkpoints.sources import resolve
+from octavo.config.user import KV_DTYPES
+from octavo.errors import OctavoError
 from octavo.kernels.cpu import CpuBackend
 from octavo.kernels.forward_batch import ForwardBatch
 from octavo.kernels.trees import masks_of
@@ -118,15 +121,16 @@ def measure(steps: Steps, drafts: int, rounds: int) -> dict[str, Any]:
     return table
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="trees", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("model", nargs="?", default="smollm2")
-    parser.add_argument("--contexts", default="2048,8000")
-    parser.add_argument("--drafts", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=40)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--contexts", type=checked(several(at_least_one)), default="2048,8000")
+    parser.add_argument("--drafts", type=at_least_one, default=8)
+    parser.add_argument("--rounds", type=at_least_one, default=40)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--isa", default="auto")
-    parser.add_argument("--kv-dtype", default="f16")
+    parser.add_argument("--kv-dtype", default="f16", choices=sorted(set(KV_DTYPES.values())))
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/trees-*.json")
     options = parser.parse_args(arguments)

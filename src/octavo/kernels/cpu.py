@@ -147,7 +147,7 @@ class CpuBackend(Backend):
         if threads < 1:
             raise InvalidRequestError(f"threads must be at least 1, not {threads}", "threads")
         try:
-            self.isa = _native.choose_isa(isa)
+            self.isa = _native.choose_isa(str(isa))  # what is no name is none of an instruction set
         except ValueError as error:
             raise InvalidRequestError(str(error), "isa") from None
         self.threads = threads
