@@ -35,11 +35,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from asked import ScriptError, at_least_one, json_object, tells
 from harness import Server, put_load, python_with, report, usable_cores, write
 from peers import files
 from peers.entries import Q4_0, SHIPPED
 
 from octavo.bench.workload import spread
+from octavo.errors import OctavoError
 
 LEAST = 2.8
 NOISY = 1.10
@@ -76,7 +78,7 @@ class LlamaServer:
         url: http://host:port.
 
     Raises:
-        RuntimeError: it ended, or was not ready in time; the message is the last line that it wrote.
+        ScriptError: it ended, or was not ready in time; the message is the last line that it wrote.
     """
 
     def __init__(self, program: str, *flags: str) -> None:
@@ -92,7 +94,8 @@ class LlamaServer:
             )  # fmt: skip
         except OSError as error:
             self._said.close()
-            raise RuntimeError(f"{program} cannot be run: {error.strerror}") from None
+            raise ScriptError(f"{program} cannot be run: {error.strerror}") from None
+        self._program = program
         try:
             self._wait()
         except BaseException:
@@ -104,12 +107,12 @@ class LlamaServer:
         while time.perf_counter() < end:
             if self._process.poll() is not None:
                 self._said.seek(0)
-                lines = self._said.read().strip().splitlines() or ["no message"]
-                raise RuntimeError(f"llama-server ended: {lines[-1]}")
+                lines = self._said.read().strip().splitlines() or ["nothing"]
+                raise ScriptError(f"{self._program} does not start: it ended, and said {lines[-1]}")
             if self._healthy():
                 return
             time.sleep(0.1)
-        raise RuntimeError(f"llama-server was not ready within {READY_S:.0f} s")
+        raise ScriptError(f"llama-server was not ready within {READY_S:.0f} s")
 
     def _healthy(self) -> bool:
         try:
@@ -176,11 +179,11 @@ def serving(setup: Setup, options: argparse.Namespace) -> Any:
 
 
 def one_round(url: str, seed: int, options: argparse.Namespace) -> dict[str, Any]:
-    """What the load saw. Raises: RuntimeError: a request failed."""
+    """What the load saw. Raises: ScriptError: a request failed."""
     names = ("users", "requests", "prompt_tokens", "max_tokens", "timeout")
     found = put_load(url, seed, **{name: getattr(options, name) for name in names})
     if found["output_tokens"] != options.requests * options.max_tokens:
-        raise RuntimeError(
+        raise ScriptError(
             f"{found['output_tokens']} tokens came of {options.requests} x {options.max_tokens}"
         )
     return found
@@ -261,14 +264,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--llama-server", required=True, metavar="PATH")
     parser.add_argument("--python", help="a Python with llama_cpp, which requantizes; else .venv-oracle's")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--users", type=int, default=32)
-    parser.add_argument("--requests", type=int, default=96, help="in a round")
-    parser.add_argument("--prompt-tokens", type=int, default=130)
-    parser.add_argument("--max-tokens", type=int, default=64)
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
-    parser.add_argument("--timeout", type=int, default=600, help="seconds that a round may take")
-    parser.add_argument("--options", type=json.loads, default={}, help='for Octavo: {"isa": "avx2"}')
+    parser.add_argument("--users", type=at_least_one, default=32)
+    parser.add_argument("--requests", type=at_least_one, default=96, help="in a round")
+    parser.add_argument("--prompt-tokens", type=at_least_one, default=130)
+    parser.add_argument("--max-tokens", type=at_least_one, default=64)
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
+    parser.add_argument("--timeout", type=at_least_one, default=600, help="seconds that a round may take")
+    parser.add_argument("--options", type=json_object, default={}, help='for Octavo: {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/peers_serving-*.json")
     return parser.parse_args(arguments)
@@ -277,18 +280,30 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def version(program: str) -> str:
     """What llama-server says of itself."""
     try:
-        done = subprocess.run([program, "--version"], capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            [program, "--version"], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=READY_S,
+        )  # fmt: skip
     except OSError as error:
-        raise SystemExit(f"{program} cannot be run: {error.strerror}") from None
-    return " ".join((done.stderr or done.stdout).strip().splitlines()[:1])
+        raise ScriptError(f"--llama-server: {program} cannot be run: {error.strerror}") from None
+    except subprocess.TimeoutExpired:
+        raise ScriptError(f"--llama-server: {program} does not end when it is asked its version") from None
+    said = (done.stderr or done.stdout).strip().splitlines()
+    if done.returncode or not said:
+        raise ScriptError(f"--llama-server: {program} says no version: it is no llama-server that runs here")
+    return said[0]
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     said = version(options.llama_server)
     models = {SHIPPED: files.shipped(options.model)}
     if python := python_with("llama_cpp", options.python):
         models[Q4_0] = files.requantized(options.model, python)
+    first = {name: values[0] for name, values in choices_of(THEIRS, options).items()}
+    with serving(Setup(THEIRS, SHIPPED, models[SHIPPED], first), options):
+        pass  # what does not start is said before Octavo's own settings are tried, which takes minutes
     best: list[Setup] = []
     tried: dict[str, float | None] = {}
     for server in (OURS, THEIRS):

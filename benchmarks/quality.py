@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from asked import at_least_one, json_object, tells
 from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.checkpoints.sources import resolve
@@ -121,24 +122,22 @@ def table(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="quality", description=f"flips: further apart than {NEAR_TIE}")
     parser.add_argument("text", type=Path, help="a UTF-8 file, such as WikiText-2's test split")
     parser.add_argument("--model", default="smollm2")
-    parser.add_argument("--window", type=int, default=512)
-    parser.add_argument("--windows", type=int, default=40, help="so many from the text's beginning")
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--window", type=at_least_one, default=512)
+    parser.add_argument("--windows", type=at_least_one, default=40, help="so many from the text's beginning")
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--peer-python", help="a Python that has llama_cpp; else one is looked for")
-    parser.add_argument("--options", type=json.loads, default={}, help='for Octavo, such as {"isa": "avx2"}')
+    parser.add_argument("--options", type=json_object, default={}, help='for Octavo, such as {"isa": "avx2"}')
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--write", action="store_true", help="write benchmarks/results/quality-*.json")
     options = parser.parse_args(arguments)
     settings = {name: getattr(options, name) for name in ("model", "window", "windows", "threads", "options")}
     settings["text"] = options.text.name
-    try:
-        measured = measure(options)
-    except OctavoError as error:
-        raise SystemExit(f"quality: {error}") from None
+    measured = measure(options)
     result = report("quality", sys.argv, {"settings": settings, **measured})
     print(json.dumps(result, indent=2) if options.json else table(result))
     if options.write:

@@ -23,13 +23,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from asked import ScriptError, at_least_one, json_object, refuse, tells
 from engines.base import Timing
 from harness import Worker, python_with, report, usable_cores, write
 
 from octavo.bench.workload import COMMON_IDS, random_prompts, spread
+from octavo.errors import OctavoError
 from peers.entries import MODULES, Entry, entries, group_of, wanted
+from peers.files import where_requantized
 from peers.rows import GROUPS, ROWS, SHAPES, THEIRS, Shape
-from peers.tuning import Tuner
+from peers.tuning import Tuner, found_before
 
 PAUSE_S = 0.3  # between turns: the other engines' idle threads stop spinning
 NOISY = 1.10
@@ -97,7 +100,8 @@ def chosen(
         mine = [entry for entry in forms if entry.group == group]
         if options.tuned:
             stored = options.tuned.get(key, {}).get(group, {})
-            found[group] = {figure: stored_entry(mine, each) for figure, each in stored.items()}
+            taken = {figure: stored_entry(mine, each, shape.model) for figure, each in stored.items()}
+            found[group] = {figure: entry for figure, entry in taken.items() if entry is not None}
         elif options.tune_peer:
             asked = {row.figure for row in rows if group in (row.ours, row.over)} or {"prompt", "decode"}
             found[group] = {figure: tuner.best(mine, shape, figure) for figure in sorted(asked)}
@@ -108,16 +112,17 @@ def chosen(
     return found
 
 
-def stored_entry(forms: Sequence[Entry], stored: Mapping[str, Any]) -> Entry:
-    """The entry that an earlier result has chosen.
-
-    Raises:
-        SystemExit: its file is not there.
-    """
+def stored_entry(forms: Sequence[Entry], stored: Mapping[str, Any], model: str) -> Entry | None:
+    """The entry that an earlier result has chosen; None, and said: nobody here makes its file."""
     for entry in forms:
         if entry.form == stored["form"]:
             return entry.with_settings(stored["settings"])
-    raise SystemExit(f"--tuned names a file that is not there: {forms[0].group}, {stored['form']}")
+    print(
+        f"{forms[0].group} is left out where --tuned names {model} as {stored['form']}: llama.cpp makes that"
+        f" file, {where_requantized(model)}, and takes no part here (--engines, --python llama.cpp=PATH)",
+        file=sys.stderr,
+    )
+    return None
 
 
 def measure(options: argparse.Namespace, pythons: Mapping[str, str]) -> dict[str, Any]:
@@ -133,7 +138,13 @@ def measure(options: argparse.Namespace, pythons: Mapping[str, str]) -> dict[str
             print(f"measuring {shape.name}", file=sys.stderr)
             timings = interleave(workers, shape, options.repeat)
         engines = {name: figures(each) for name, each in timings.items()}
-        missing = sorted(set(taking) - set(engines))
+        asked = options.tuned.get(key, {}) if options.tuned else {}
+        lost = {
+            f"{group}: {asked[group][figure]['form']}"
+            for group, figures in best.items()
+            for figure in set(asked.get(group, {})) - set(figures)
+        }
+        missing = sorted((set(taking) | lost) - set(engines))
         found["shapes"][key] = {"shape": shape.name, "engines": engines, "missing": missing}
         if options.tune_peer or options.tuned:
             found["tuned"][key] = {
@@ -215,11 +226,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="peers", description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--shapes", default=",".join(SHAPES), help="of: %(default)s")
     parser.add_argument("--engines", default=",".join(MODULES), help="of: %(default)s")
-    parser.add_argument("--repeat", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=usable_cores())
+    parser.add_argument("--repeat", type=at_least_one, default=5)
+    parser.add_argument("--threads", type=at_least_one, default=usable_cores())
     parser.add_argument("--quick", action="store_true", help="an eighth of the lengths, once: does it run?")
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
-    parser.add_argument("--options", type=json.loads, default={}, help='for Octavo, such as {"isa": "avx2"}')
+    parser.add_argument("--options", type=json_object, default={}, help='for Octavo, such as {"isa": "avx2"}')
     parser.add_argument("--tune-peer", action="store_true", help="find each engine's best settings first")
     parser.add_argument("--tuned", metavar="RESULT", help="settings that an earlier result has found")
     parser.add_argument("--json", action="store_true")
@@ -232,20 +243,18 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
             parser.error(f"--{name}: there is no {', '.join(sorted(set(given) - set(known)))}")
     if any(word.partition("=")[0] not in MODULES or "=" not in word for word in options.python):
         parser.error(f"--python takes ENGINE=PATH, an engine of {', '.join(MODULES)}")
-    if options.repeat < 1 or options.threads < 1:
-        parser.error("--repeat and --threads are at least 1")
     if options.tuned and options.tune_peer:
         parser.error("--tuned takes settings that --tune-peer would look for: give one of them")
     if options.tuned:
         try:
-            options.tuned = json.loads(Path(options.tuned).read_text("utf-8"))["tuned"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            why = error.strerror if isinstance(error, OSError) else "it holds no settings that were found"
-            parser.error(f"--tuned: {options.tuned} is no result of --tune-peer: {why}")
+            options.tuned = found_before(Path(options.tuned))
+        except ScriptError as error:
+            parser.error(f"--tuned: {options.tuned} is no result of --tune-peer: {error}")
     options.repeat = 1 if options.quick else options.repeat
     return options
 
 
+@tells(OctavoError)
 def main(arguments: Sequence[str]) -> int:
     options = parse(arguments)
     wished = {"octavo": sys.executable, **dict(word.split("=", 1) for word in options.python)}
@@ -254,7 +263,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             python = python_with(MODULES[engine], wished.get(engine))
         except RuntimeError as error:
-            raise SystemExit(f"--python {engine}: {error}") from None
+            refuse("peers", f"--python {engine}: {error}")
         if python is None:
             print(f"{engine} is not installed here: left out", file=sys.stderr)
         else:

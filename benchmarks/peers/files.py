@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from asked import ScriptError
 from harness import python_with
 
 from octavo.checkpoints.sources import default_cache_dir, resolve
@@ -30,7 +31,12 @@ def requantized(model: str, python: str, kind: str = "Q4_0") -> Path:
     if model == TINYLLAMA and kind == "Q4_0":
         return source
     words = [str(source), "--type", kind]
-    return _made("requantize.py", "llama_cpp", _cached(source, f"{kind}.gguf"), words, python)
+    return _made("requantize.py", "llama_cpp", where_requantized(model, kind), words, python)
+
+
+def where_requantized(model: str, kind: str = "Q4_0") -> Path:
+    """Where that lies once it is made."""
+    return _cached(shipped(model), f"{kind}.gguf")
 
 
 def folder(model: str, python: str) -> Path:
@@ -59,7 +65,7 @@ def _made(script: str, module: str, target: Path, sources: list[str], python: st
         return target
     python = python_with(module, python)
     if python is None:
-        raise RuntimeError(f"{script} needs a Python that has {module} (make test-env)")
+        raise ScriptError(f"{script} needs a Python that has {module} (make test-env)")
     print(f"making {target}", file=sys.stderr)
     part = target.with_name(f".{os.getpid()}-{target.name}")
     try:
@@ -67,7 +73,9 @@ def _made(script: str, module: str, target: Path, sources: list[str], python: st
             [python, str(HERE / script), *sources, str(part)], capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise RuntimeError(f"{script}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+            raise ScriptError(f"{script}: {(done.stderr.strip().splitlines() or ['no message'])[-1]}")
+        if not part.exists():
+            raise ScriptError(f"{script}: {python} made no {target}")
         os.replace(part, target)
     finally:
         if part.is_dir():

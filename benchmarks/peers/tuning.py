@@ -7,16 +7,19 @@ compare the winners anew, not by these figures.
 
 from __future__ import annotations
 
+import json
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from asked import ScriptError
 from engines.base import Timing
 from harness import Worker
 
 from octavo.bench.workload import COMMON_IDS, random_prompts
-from peers.entries import Entry
+from peers.entries import Q4_0, SHIPPED, Entry
 from peers.rows import Shape
 
 Settings = Mapping[str, Any]
@@ -76,6 +79,27 @@ def run_alone(entry: Entry, shape: Shape, threads: int) -> Timing | None:
         timings[0].decode_tokens,
         statistics.median(t.decode_s for t in timings),
     )
+
+
+def found_before(path: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """What an earlier result has found: shape -> group -> figure -> its form and settings.
+
+    Raises:
+        ScriptError: it holds none, or cannot be read.
+    """
+    try:
+        found = json.loads(path.read_text("utf-8"))
+        tuned: dict[str, dict[str, dict[str, Any]]] = found["tuned"]
+        for stored in (
+            each for groups in tuned.values() for kinds in groups.values() for each in kinds.values()
+        ):
+            if stored["form"] not in (SHIPPED, Q4_0) or not isinstance(stored["settings"], dict):
+                raise ScriptError(f"{json.dumps(stored)} are no form and settings")
+    except OSError as error:
+        raise ScriptError(str(error.strerror)) from None
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError):
+        raise ScriptError("it holds no settings that were found") from None
+    return tuned
 
 
 class Tuner:
