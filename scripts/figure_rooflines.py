@@ -41,7 +41,7 @@ def kernels_alone(
 ) -> Row:
     """The same step without an engine, its share of something."""
     return Row(
-        f"its kernels alone at {tokens:,} tokens, int16 KV: share of {share}", "pieces",
+        f"its kernels alone, with all logits, at {tokens:,} tokens, int16 KV: share of {share}", "pieces",
         tuple(f"contexts/{tokens}/{field}" for field in fields), (text,),
         "benchmarks/kernels/pieces.py --write", least=least, bound="{:.0%}",
         only={"settings/kv_dtype": "int16", "settings/model": "smollm2"},
