@@ -6,7 +6,10 @@
 namespace octavo {
 namespace {
 
-constexpr int kPiecesEach = 3; // of a phase, for each thread: fewer read faster, and a slow core holds up more
+// Pieces of a phase, for each thread: fewer read faster, and a slow core holds up more. What many tokens share is computed
+// for longer than it is read.
+constexpr int64_t kManyTokens = 8;
+constexpr int kPiecesOfFew = 3, kPiecesOfMany = 8;
 
 void require(bool condition, const char* what) {
     if (!condition) throw std::invalid_argument(what);
@@ -96,7 +99,8 @@ bool Program::prepare(const BatchView& batch, int32_t* choices, const uint8_t* w
 // rows. (Those of unlike work are claimed in turn, as they come: they are one share.)
 Program::Pieces Program::pieces(size_t index) const {
     const auto [op, phase] = phases_[index];
-    const int n = units(index), size = pool_->size(), most = size == 1 ? 1 : size * kPiecesEach; // every thread sees the same number
+    const int n = units(index), size = pool_->size(), each = step_.batch.tokens < kManyTokens ? kPiecesOfFew : kPiecesOfMany;
+    const int most = size == 1 ? 1 : size * each; // every thread sees the same number
     const int shares = Shares::of(size);
     if (const std::vector<int>* ends = op->ranges())
         return {.n = n, .grain = 1, .count = static_cast<int>(ends->size()), .shares = op->alike() ? shares : 1, .ends = ends->data()};

@@ -128,7 +128,7 @@ def reads(calls: Sequence[Call], kv_bytes: float, threads: int) -> list[list[int
             total, count = kv_bytes / layers, 6 * threads  # csrc/attention_op.cpp: kPieces
         elif call.name == "linear":
             total = sum(bytes_of(part) for part in parts(call.args["weight"]))
-            count = 3 * threads  # csrc/program.cpp: kPiecesEach
+            count = 3 * threads  # csrc/program.cpp: kPiecesOfFew
         else:
             continue
         phases.append([max(int(total / count), 1)] * count)
